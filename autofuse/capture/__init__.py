@@ -1,0 +1,1 @@
+"""FX graph (AOTAutograd) to the operator graph."""

@@ -1,0 +1,1 @@
+"""Group + schedule -> loop tree -> Triton text."""

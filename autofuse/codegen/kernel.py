@@ -1,0 +1,59 @@
+"""What the generator hands on: Triton source plus everything needed to compile and launch it. Data only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One run-time argument of a kernel, in order: a pointer to a value, or a host-built tensor descriptor of it.
+
+    value: the program's name of the value. dtype: torch's name. block: tile shape of a descriptor, () for a pointer.
+    shape, strides: the 2-d or 3-d view that a descriptor is built on (elements), () for a pointer; the last stride is 1.
+    aligned: the pointer may be assumed 16-byte aligned (checked at launch).
+    """
+
+    name: str
+    value: str
+    dtype: str
+    block: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    aligned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A generated kernel: `source` defines one @triton.jit function called `name` whose parameters are `parameters`
+    followed by the constexprs in `constants`. zeroed: outputs that must hold zeros before the launch (atomics)."""
+
+    name: str
+    source: str
+    parameters: tuple[Parameter, ...]
+    constants: tuple[tuple[str, int], ...]
+    grid: tuple[int, int, int]
+    num_warps: int
+    num_stages: int
+    maxnreg: int = 0
+    zeroed: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Kernel:
+        data = json.loads(text)
+        data["parameters"] = tuple(
+            Parameter(**{k: tuple(v) if isinstance(v, list) else v for k, v in p.items()}) for p in data["parameters"]
+        )
+        data["constants"] = tuple((name, value) for name, value in data["constants"])
+        data["grid"] = tuple(data["grid"])
+        data["zeroed"] = tuple(data["zeroed"])
+        return Kernel(**data)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Device facts, traffic, occupancy, features, and the learned model."""

@@ -1,0 +1,1 @@
+"""Legal groups, rewrites, enumeration and cover."""

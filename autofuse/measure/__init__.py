@@ -1,0 +1,1 @@
+"""Compile pool, worker process, verification and timing."""

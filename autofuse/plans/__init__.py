@@ -1,0 +1,1 @@
+"""Plans, the plan store, lookup and archives."""

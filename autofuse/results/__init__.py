@@ -1,0 +1,1 @@
+"""Every measurement as data: log, Parquet, queries, the ledger."""

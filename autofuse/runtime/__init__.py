@@ -1,0 +1,1 @@
+"""Executor of plans and the torch.compile backend."""

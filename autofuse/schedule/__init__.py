@@ -1,0 +1,1 @@
+"""Axis roles, search-space files, constraints and sampling."""

@@ -1,0 +1,1 @@
+"""The search driver, strategies and budgets."""
