@@ -1,0 +1,149 @@
+"""Where a program's tiles lie: blocks, grid decomposition, loop ranges and masks, as text and as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autofuse.errors import InvalidSchedule
+from autofuse.ir.program import Program
+from autofuse.schedule.schedule import Schedule
+
+
+def next_power_of_two(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+class Layout:
+    """Blocks and ranges of each axis under one schedule. Raises InvalidSchedule on blocks that Triton has no tile for."""
+
+    def __init__(self, program: Program, schedule: Schedule, order: Sequence[str], multiprocessors: int) -> None:
+        self.program = program
+        self.schedule = schedule
+        self.order = tuple(order)
+        self.roles = {axis.name: schedule.role(axis.name) for axis in program.axes}
+        self.blocks = {a: next_power_of_two(program.sizes[a]) if r.kind == "whole" else r.block for a, r in self.roles.items()}
+        for axis, block in self.blocks.items():
+            if block < 1 or block & (block - 1):
+                raise InvalidSchedule(f"axis {axis}: block {block} is not a power of two")
+        named = [axis for axis, _ in schedule.roles if axis in self.roles]
+        self.grid_axes = tuple(a for a in named if self.roles[a].kind == "grid")
+        self.split_axes = tuple(a for a in named if self.roles[a].kind == "split")
+        self.tiles = 1
+        for axis in self.grid_axes:
+            self.tiles *= self.count(axis)
+        for axis in self.split_axes:
+            self.tiles *= self.roles[axis].parts
+        self.programs = min(self.tiles, schedule.persistent * multiprocessors) if schedule.persistent else self.tiles
+
+    def size(self, axis: str) -> int:
+        return self.blocks[axis]
+
+    def count(self, axis: str) -> int:
+        return ceil_div(self.program.sizes[axis], self.blocks[axis])
+
+    def scalar(self, axis: str) -> bool:
+        return self.blocks[axis] == 1
+
+    def part(self, axis: str) -> int:
+        """Elements of a split axis that one program takes: whole tiles."""
+        return ceil_div(self.count(axis), self.roles[axis].parts) * self.blocks[axis]
+
+    def masked(self, axis: str) -> bool:
+        role, size = self.roles[axis], self.program.sizes[axis]
+        if role.kind == "split":
+            return self.part(axis) * role.parts != size
+        return size % self.blocks[axis] != 0
+
+    def block(self, axis: str) -> str:
+        return f"BLOCK_{axis.upper()}"
+
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        found = [(f"SIZE_{a.name.upper()}", a.size) for a in self.program.axes]
+        found += [(self.block(axis), block) for axis, block in self.blocks.items()]
+        found += [(f"PART_{axis.upper()}", self.part(axis)) for axis in self.split_axes]
+        found += [("NUM_STAGES", self.schedule.num_stages)]
+        if self.schedule.persistent:
+            found += [("TILES", self.tiles), ("PROGRAMS", self.programs)]
+        return tuple(found)
+
+    def emit_grid(self, line: Callable[[str], None]) -> None:
+        """`tile`: which tile of the grid this program (or this turn of a persistent program) works on."""
+        if self.schedule.persistent:
+            flatten = ", flatten=True" if self.schedule.flatten else ""
+            line(f"for tile in tl.range(tl.program_id(0), TILES, PROGRAMS{flatten}):")
+        else:
+            line("tile = tl.program_id(0)")
+
+    def emit_axes(self, line: Callable[[str], None]) -> None:
+        """Starts and indices of every axis but the looped ones, from `tile`; the last grid axis moves fastest."""
+        self._emit_grid_order(line)
+        for axis, role in self.roles.items():
+            if role.kind == "whole":
+                line(f"{axis}_start = 0")
+            elif role.kind == "grid":
+                line(f"{axis}_start = {axis}_tile * {self.block(axis)}")
+            if role.kind in ("whole", "grid"):
+                self.emit_axis(axis, line)
+
+    def _emit_grid_order(self, line: Callable[[str], None]) -> None:
+        rest = "tile"
+        for axis in self.split_axes:
+            parts = self.roles[axis].parts
+            line(f"{axis}_part = {rest} % {parts}")
+            line(f"rest_{axis} = {rest} // {parts}")
+            rest = f"rest_{axis}"
+        tiled = [axis for axis in self.grid_axes if self.count(axis) > 1]
+        for axis in self.grid_axes:
+            if axis not in tiled:
+                line(f"{axis}_tile = 0")
+        if self.schedule.group > 1 and len(tiled) >= 2:
+            rows, columns = tiled[-2:]
+            rest = self._emit_outer(tiled[:-2], self.count(rows) * self.count(columns), rest, line)
+            self._emit_grouped(rows, columns, rest, line)
+            return
+        for position, axis in enumerate(reversed(tiled)):
+            last = position == len(tiled) - 1
+            line(f"{axis}_tile = {rest}" if last else f"{axis}_tile = {rest} % {self.count(axis)}")
+            if not last:
+                line(f"rest_{axis} = {rest} // {self.count(axis)}")
+                rest = f"rest_{axis}"
+
+    def _emit_outer(self, axes: Sequence[str], inner: int, rest: str, line: Callable[[str], None]) -> str:
+        if not axes:
+            return rest
+        line(f"outer = {rest} // {inner}")
+        line(f"within = {rest} % {inner}")
+        for position, axis in enumerate(reversed(axes)):
+            last = position == len(axes) - 1
+            line(f"{axis}_tile = outer" if last else f"{axis}_tile = outer % {self.count(axis)}")
+            if not last:
+                line(f"outer = outer // {self.count(axis)}")
+        return "within"
+
+    def _emit_grouped(self, rows: str, columns: str, rest: str, line: Callable[[str], None]) -> None:
+        """Walk `group` tile rows together, so that a wave reuses few panels of both operands in L2."""
+        group = self.schedule.group
+        line(f"band = {rest} // {group * self.count(columns)}")
+        line(f"band_rows = tl.minimum({self.count(rows)} - band * {group}, {group})")
+        line(f"{rows}_tile = band * {group} + ({rest} % {group * self.count(columns)}) % band_rows")
+        line(f"{columns}_tile = ({rest} % {group * self.count(columns)}) // band_rows")
+
+    def emit_loop(self, axis: str, line: Callable[[str], None]) -> None:
+        """A plain loop in a flattened persistent kernel: the outer loop carries the pipelining there."""
+        low, high = "0", f"SIZE_{axis.upper()}"
+        if self.roles[axis].kind == "split":
+            low = f"{axis}_part * PART_{axis.upper()}"
+            high = f"tl.minimum({low} + PART_{axis.upper()}, SIZE_{axis.upper()})"
+        line(f"for {axis}_start in tl.range({low}, {high}, {self.block(axis)}, num_stages=NUM_STAGES):")
+
+    def emit_axis(self, axis: str, line: Callable[[str], None]) -> None:
+        if self.scalar(axis):
+            line(f"{axis}_idx = {axis}_start")
+        else:
+            line(f"{axis}_idx = {axis}_start + tl.arange(0, {self.block(axis)})")
+        if self.masked(axis):
+            line(f"{axis}_mask = {axis}_idx < SIZE_{axis.upper()}")

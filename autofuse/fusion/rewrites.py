@@ -1,0 +1,269 @@
+"""Algebra on programs that merges passes over a looped axis. Each rewrite marks nodes; the generator honours the mark.
+
+online: softmax and log-sum-exp in one pass. With m the running maximum and m' the next, any sum over i of
+exp(x_i - m) * w_i obeys S' = S * exp(m - m') + sum over the new tile of exp(x_i - m') * w_i, because
+exp(x - m') = exp(x - m) * exp(m - m'). Valid where the summand is linear in exp(x - m): then one pass over x gives
+both m and S, and w_i may be a tile of a contraction (flash attention).
+
+moments: variance in one pass. With n_a, mean_a, M_a of the elements so far and n_b, mean_b, M_b of a tile,
+M = M_a + M_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)  (Chan, Golub, LeVeque 1979). Valid where the summand is
+(x - s/n)^2 with s the plain sum of the same x over the same axes; no cancellation, unlike E[x^2] - E[x]^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autofuse.ir.graph import Apply, Arg, Expr, Lit
+from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, operands
+
+Shift = frozenset[int]
+
+
+def variants(program: Program) -> dict[tuple[str, ...], Program]:
+    """The program as it is, and with each rewrite that applies, keyed by the rewrites' names."""
+    found: dict[tuple[str, ...], Program] = {(): program}
+    for name, rewrite in (("online", online), ("moments", moments)):
+        for names, earlier in list(found.items()):
+            changed = rewrite(earlier)
+            if changed is not None:
+                found[(*names, name)] = changed
+    return found
+
+
+def apply(program: Program, names: tuple[str, ...]) -> Program:
+    """The program with the named rewrites. Raises KeyError where one does not apply."""
+    return variants(program)[names]
+
+
+def online(program: Program) -> Program | None:
+    nodes = list(program.nodes)
+    exps = shifted_exponentials(program)
+    for position, node in enumerate(nodes):
+        if isinstance(node, ReduceNode) and node.fn == "sum":
+            roots = (node.operand,)
+        elif isinstance(node, ContractNode):
+            roots = (node.left, node.right)
+        else:
+            continue
+        for leader in _leaders(program, roots, exps):
+            target = program.nodes[leader]
+            if isinstance(target, ReduceNode) and target.axes == node.axes and node.running is None:
+                nodes[position] = replace(node, running=leader, correction="rescale")
+    return replace(program, nodes=tuple(nodes)) if nodes != list(program.nodes) else None
+
+
+def _leaders(program: Program, roots: tuple[int, ...], exps: Mapping[int, int]) -> set[int]:
+    """Maxima m such that the product of the roots is linear in exp(x - m): one factor carries it, none else reads m."""
+    found: set[int] = set()
+    for position, root in enumerate(roots):
+        others = [r for i, r in enumerate(roots) if i != position]
+        leader = linear_in(program, root, exps)
+        if leader is not None and not any(leader in closure(program, other) for other in others):
+            found.add(leader)
+    return found
+
+
+def linear_in(program: Program, node: int, exps: Mapping[int, int]) -> int | None:
+    """The maximum m that `node` is linear in exp(x - m) of, or None."""
+    if node in exps:
+        return exps[node]
+    found = program.nodes[node]
+    if not isinstance(found, MapNode):
+        return None
+    carriers = {o: leader for o in found.operands if (leader := linear_in(program, o, exps)) is not None}
+    if len(set(carriers.values())) != 1:
+        return None
+    leader = next(iter(carriers.values()))
+    if any(leader in closure(program, o) for o in found.operands if o not in carriers):
+        return None
+    linear = frozenset(i for i, o in enumerate(found.operands) if o in carriers)
+    return leader if _is_linear(found.expr, linear) else None
+
+
+def _is_linear(expr: Expr, carriers: frozenset[int]) -> bool:
+    """Homogeneous of degree one in the carrying operands."""
+    match expr:
+        case Arg():
+            return expr.index in carriers
+        case Lit():
+            return False
+        case Apply("mul", (a, b)):
+            return _is_linear(a, carriers) != _is_linear(b, carriers) and not (_reads(a, carriers) and _reads(b, carriers))
+        case Apply("div", (a, b)):
+            return _is_linear(a, carriers) and not _reads(b, carriers)
+        case Apply("add" | "sub", (a, b)):
+            return _is_linear(a, carriers) and _is_linear(b, carriers)
+        case Apply("where", (test, a, b)):
+            branches = [branch for branch in (a, b) if branch != Lit(0) and branch != Lit(0.0)]
+            return bool(branches) and not _reads(test, carriers) and all(_is_linear(x, carriers) for x in branches)
+        case Apply(fn, (a,)) if fn.startswith("convert:float") or fn in ("convert:bfloat16", "neg"):
+            return _is_linear(a, carriers)
+        case _:
+            return False
+
+
+def _reads(expr: Expr, carriers: frozenset[int]) -> bool:
+    match expr:
+        case Arg():
+            return expr.index in carriers
+        case Apply():
+            return any(_reads(a, carriers) for a in expr.args)
+        case _:
+            return False
+
+
+def shifted_exponentials(program: Program) -> dict[int, int]:
+    """Nodes that are exp(x - m), with m the maximum of that same x over some axes: node -> node of m."""
+    found: dict[int, int] = {}
+    for position, node in enumerate(program.nodes):
+        if not isinstance(node, MapNode):
+            continue
+        argument = _through(program, position, "exp")
+        if argument is None:
+            continue
+        pair = _difference(program, *argument)
+        if pair is None:
+            continue
+        x, m = pair
+        leader = _skip_identity(program, m)
+        top = program.nodes[leader]
+        if isinstance(top, ReduceNode) and top.fn == "max" and _skip_identity(program, top.operand) == _skip_identity(program, x):
+            found[position] = leader
+    return found
+
+
+def softmax_maxima(program: Program) -> frozenset[int]:
+    """Maxima that only ever shift an exponential: a NaN in x reaches the sum by itself, so they need not carry it."""
+    exps = shifted_exponentials(program)
+    shifts = set(exps.values())
+    for position, node in enumerate(program.nodes):
+        if position not in exps:
+            shifts -= {leader for leader in shifts if leader in operands(node) and not _only_exponentials(program, position, exps)}
+    return frozenset(shifts - {store.node for store in program.stores})
+
+
+def _only_exponentials(program: Program, node: int, exps: Mapping[int, int]) -> bool:
+    users = [i for i, n in enumerate(program.nodes) if node in operands(n)]
+    return bool(users) and node not in {s.node for s in program.stores} and all(u in exps for u in users)
+
+
+def _through(program: Program, node: int, fn: str) -> tuple[int, Expr] | None:
+    """(map node, inner expression) where the node is fn(inner), conversions of floating values skipped."""
+    found = program.nodes[node]
+    if not isinstance(found, MapNode):
+        return None
+    expr = strip(found.expr)
+    if isinstance(expr, Apply) and expr.fn == fn and len(expr.args) == 1:
+        return node, strip(expr.args[0])
+    return None
+
+
+def _difference(program: Program, node: int, expr: Expr) -> tuple[int, int] | None:
+    """(x, m) where the expression is x - m, here or in the map that it reads."""
+    found = program.nodes[node]
+    assert isinstance(found, MapNode)
+    match expr:
+        case Apply("sub", (Arg(a), Arg(b))):
+            return found.operands[a], found.operands[b]
+        case Arg(a):
+            inner = found.operands[_index(a)]
+            below = program.nodes[inner]
+            return _difference(program, inner, strip(below.expr)) if isinstance(below, MapNode) else None
+        case _:
+            return None
+
+
+def _index(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def strip(expr: Expr) -> Expr:
+    """Without conversions between floating dtypes: they do nothing to a value in registers."""
+    while isinstance(expr, Apply) and expr.fn in ("convert:float32", "convert:bfloat16", "convert:float16"):
+        expr = expr.args[0]
+    return expr
+
+
+def _skip_identity(program: Program, node: int) -> int:
+    """The node behind maps that hand on one floating operand unchanged."""
+    found = program.nodes[node]
+    while isinstance(found, MapNode) and len(found.operands) == 1 and isinstance(strip(found.expr), Arg) and "float" in found.dtype:
+        node = found.operands[0]
+        found = program.nodes[node]
+    return node
+
+
+def closure(program: Program, node: int) -> set[int]:
+    """The node and everything that it is computed from."""
+    found: set[int] = set()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top not in found:
+            found.add(top)
+            stack += operands(program.nodes[top])
+    return found
+
+
+def moments(program: Program) -> Program | None:
+    nodes: list[Node] = list(program.nodes)
+    for position, node in enumerate(nodes):
+        if not isinstance(node, ReduceNode) or node.fn != "sum" or node.running is not None:
+            continue
+        leader = _centred_square(program, node)
+        if leader is not None:
+            nodes[position] = replace(node, running=leader, correction="shift")
+    return replace(program, nodes=tuple(nodes)) if nodes != list(program.nodes) else None
+
+
+def _centred_square(program: Program, node: ReduceNode) -> int | None:
+    """The node of sum(x) where the reduce's operand is (x - sum(x) * (1/n))^2 over the same axes."""
+    base = _squared(program, node.operand)
+    if base is None:
+        return None
+    pair = _difference(program, *base)
+    if pair is None:
+        return None
+    x, mean = _skip_identity(program, pair[0]), _skip_identity(program, pair[1])
+    below = program.nodes[mean]
+    count = 1
+    for axis in node.axes:
+        count *= program.sizes[axis]
+    if not isinstance(below, MapNode) or len(below.operands) != 1 or not _is_mean(strip(below.expr), count):
+        return None
+    leader = _skip_identity(program, below.operands[0])
+    total = program.nodes[leader]
+    same = isinstance(total, ReduceNode) and total.fn == "sum" and total.axes == node.axes and total.running is None
+    return leader if same and _skip_identity(program, total.operand) == x else None
+
+
+def _is_mean(expr: Expr, count: int) -> bool:
+    match expr:
+        case Apply("div", (Arg(), Lit(n))):
+            return n == count
+        case Apply("mul", (Arg(), Lit(f))) | Apply("mul", (Lit(f), Arg())):
+            return abs(f * count - 1.0) < 1e-12
+        case _:
+            return False
+
+
+def _squared(program: Program, node: int) -> tuple[int, Expr] | None:
+    """(map node, e) where the node is e * e or e^2."""
+    node = _skip_identity(program, node)
+    found = program.nodes[node]
+    if not isinstance(found, MapNode):
+        return None
+    match strip(found.expr):
+        case Apply("mul", (Arg(a), Arg(b))) if found.operands[a] == found.operands[b]:
+            return node, Arg(a)
+        case Apply("mul", (a, b)) if a == b:
+            return node, strip(a)
+        case Apply("square", (a,)):
+            return node, strip(a)
+        case Apply("pow", (a, Lit(2) | Lit(2.0))):
+            return node, strip(a)
+        case _:
+            return None
