@@ -133,12 +133,13 @@ class Layout:
         line(f"{columns}_tile = ({rest} % {group * self.count(columns)}) // band_rows")
 
     def emit_loop(self, axis: str, line: Callable[[str], None]) -> None:
-        """A plain loop in a flattened persistent kernel: the outer loop carries the pipelining there."""
+        """In a persistent kernel the compiler's own option sets the stages: an attribute here would bar flattening."""
         low, high = "0", f"SIZE_{axis.upper()}"
         if self.roles[axis].kind == "split":
             low = f"{axis}_part * PART_{axis.upper()}"
             high = f"tl.minimum({low} + PART_{axis.upper()}, SIZE_{axis.upper()})"
-        line(f"for {axis}_start in tl.range({low}, {high}, {self.block(axis)}, num_stages=NUM_STAGES):")
+        stages = "" if self.schedule.persistent else ", num_stages=NUM_STAGES"
+        line(f"for {axis}_start in tl.range({low}, {high}, {self.block(axis)}{stages}):")
 
     def emit_axis(self, axis: str, line: Callable[[str], None]) -> None:
         if self.scalar(axis):

@@ -196,7 +196,8 @@ class _Emitter:
                 self.load(node, found)
             case Position():
                 dims = self.dims(self.program.free[node])
-                self.assign(node, self.index(found.index, dims), dims, "int64")
+                text = self.index(found.index, dims)
+                self.assign(node, f"({text}).to(tl.int64)" if dims else f"tl.full([], 0, tl.int64) + ({text})", dims, "int64")
             case MapNode():
                 self.map(node, found)
             case ReduceNode():
@@ -258,6 +259,8 @@ class _Emitter:
         operands = [self.tile(o) for o in found.operands]
         names = [self.expand(tile, dims) for tile in operands]
         text = render(found.expr, names, [tile.dtype for tile in operands], found.compute, found.dtype)
+        if not operands:
+            text = f"tl.full([], {text}, {triton_type(register_dtype(found.dtype))})"
         self.assign(node, text, dims, register_dtype(found.dtype))
 
     def tile(self, node: int) -> Tile:

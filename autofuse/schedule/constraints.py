@@ -4,6 +4,7 @@ walking the tree over whole numpy columns. Text is never executed."""
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -94,7 +95,9 @@ def parse(text: str, names: Mapping[str, str]) -> Expression:
     if len(text) > MAX_LENGTH:
         raise ConstraintError(f"longer than {MAX_LENGTH} characters")
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as error:
         raise ConstraintError(f"not an expression: {error.msg}", error.lineno or 1, error.offset or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:

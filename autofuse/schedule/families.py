@@ -15,18 +15,21 @@ MAX_TILE = 65536
 """Elements of the largest tile: 64 float32 registers a thread at 32 warps."""
 
 CLASSES: dict[str, tuple[str, ...]] = {
-    "contract": ("batch", "rest", "m", "n", "extra", "k_outer", "k", "inner"),
-    "reduction": ("rest", "kept", "kept_inner", "reduced_rest", "reduced_outer", "reduced_inner", "partial"),
-    "map": ("rest", "outer", "cross", "inner", "partial"),
-}
+    "contract": ("batch", "rest", "m", "n_outer", "n", "n_vector", "extra", "k_outer", "k", "k_vector", "inner"),
+    "reduction": (
+        "rest", "kept", "kept_inner", "reduced_rest", "reduced_rows", "reduced_outer", "reduced_inner", "partial",
+    ),
+    "map": ("rest", "outer", "cross", "inner", "inner_cross", "partial"),
+}  # fmt: skip
 """Classes of each family, in loop order (outermost first).
 
 contract: of the largest contract that feeds no other: m free in the left operand only, n in the right only, k summed,
-batch in both and kept. inner: summed by a contract that feeds another, or by another than the largest one. k_outer:
-further summed axes of the largest. extra: axes that it does not know.
+batch in both and kept; n_vector and k_vector where only one operand has a free axis (matrix times vector: no tensor
+cores). inner: summed by a contract that feeds another, or by another than the largest one. k_outer:
+further summed axes of the largest, n_outer: further axes of the right operand. extra: axes that it does not know.
 reduction: kept (stored, never reduced) or kept_inner where loads are contiguous along it; reduced_inner where loads
-are contiguous along it, else reduced_outer.
-map: inner is contiguous in the stores, cross in some load only, outer neither.
+are contiguous along it, else reduced_outer, or reduced_rows where an output runs along it too.
+map: inner (inner_cross where there is a cross) is contiguous in the stores, cross in some load only, outer neither.
 rest: what is left of a class after the one axis that is tiled. partial: stored, but not by every store, so that
 programs along it would repeat each other's work."""
 
@@ -91,6 +94,8 @@ def role_assignments(
         limits = allowed.get(family.classes[axis], {})
         size = program.sizes[axis]
         fitting = [kind for kind in limits if kind in legal[axis] and size <= limits[kind]]
+        if family.classes[axis] in ("rest", "n_outer") and "grid" in fitting:
+            fitting = ["grid"]
         # An axis must have some role: the one that bounds the tile least comes last.
         choices.append(fitting or [kind for kind in legal[axis] if kind != "whole"] or list(legal[axis]))
     tiles = tile_axes(program)
@@ -108,11 +113,14 @@ DEFAULT_LIMITS: dict[str, dict[str, dict[str, int]]] = {
     "contract": {
         "batch": {"grid": _ANY, "loop": _ANY, "split": _ANY},
         "rest": {"grid": _ANY, "loop": _ANY, "whole": 256},
-        "m": {"grid": _ANY, "loop": _ANY, "split": _ANY, "whole": 256},
-        "n": {"grid": _ANY, "loop": _ANY, "split": _ANY, "whole": 1024},
+        "m": {"grid": _ANY, "loop": _ANY, "split": _ANY},
+        "n_outer": {"grid": _ANY, "loop": _ANY, "whole": 64},
+        "n": {"whole": 1024, "grid": _ANY, "loop": _ANY, "split": _ANY},
+        "n_vector": {"grid": _ANY, "whole": 256, "loop": _ANY, "split": _ANY},
         "extra": {"grid": _ANY, "loop": _ANY, "whole": 256},
         "k_outer": {"loop": _ANY, "whole": 64},
         "k": {"loop": _ANY, "split": _ANY, "whole": 256},
+        "k_vector": {"loop": _ANY, "split": _ANY, "whole": 4096},
         "inner": {"loop": _ANY, "whole": 256},
     },
     "reduction": {
@@ -120,6 +128,7 @@ DEFAULT_LIMITS: dict[str, dict[str, dict[str, int]]] = {
         "kept": {"grid": _ANY},
         "kept_inner": {"grid": _ANY},
         "reduced_rest": {"loop": _ANY, "whole": 64},
+        "reduced_rows": {"loop": _ANY, "split": _ANY, "whole": 64},
         "reduced_outer": {"loop": _ANY, "split": _ANY, "whole": 1024},
         "reduced_inner": {"whole": MAX_TILE, "loop": _ANY, "split": _ANY},
         "partial": {"loop": _ANY, "whole": 16384},
@@ -129,6 +138,7 @@ DEFAULT_LIMITS: dict[str, dict[str, dict[str, int]]] = {
         "outer": {"grid": _ANY},
         "cross": {"grid": _ANY},
         "inner": {"grid": _ANY},
+        "inner_cross": {"grid": _ANY},
         "partial": {"loop": _ANY, "whole": 16384},
     },
 }
@@ -224,11 +234,14 @@ def _map(program: Program) -> dict[str, str]:
         return classes
     written = contiguous(program, program.stores)
     read = contiguous(program, loads(program))
-    inner = _main(program, free, written)
-    classes[inner] = "inner"
+    inner = _main(program, [axis.name for axis in program.axes], written)
+    if inner in grid:
+        classes[inner] = "inner"
     crossed = [axis for axis in free if axis != inner and axis in read and read[axis] > read.get(inner, 0) // 8]
     if crossed:
         classes[_main(program, crossed, read)] = "cross"
+        if inner in grid:
+            classes[inner] = "inner_cross"
     others = [axis for axis in free if axis not in classes]
     if others:
         classes[_main(program, others, {})] = "outer"
@@ -255,7 +268,8 @@ def _reduction(program: Program) -> dict[str, str]:
         classes[_main(program, inner, read)] = "reduced_inner"
     others = [axis for axis in summed if axis not in classes]
     if others:
-        classes[_main(program, others, {})] = "reduced_outer"
+        outer = _main(program, others, {})
+        classes[outer] = "reduced_rows" if outer in program.stored else "reduced_outer"
     for axis in (axis.name for axis in program.axes):
         default = "rest" if axis in kept else "reduced_rest" if axis in summed else "partial"
         classes.setdefault(axis, default)
@@ -297,12 +311,15 @@ def _contract(program: Program) -> dict[str, str]:
         "n": contiguous(program, program.stores) or contiguous(program, loads(program)),
         "k": contiguous(program, loads(program)),
     }
-    classes: dict[str, str] = {axis: "batch" for axis in left & right - summed}
+    classes: dict[str, str] = dict.fromkeys(left & right - summed, "batch")
+    vector = not (members["m"] and members["n"])
+    names = {"m": "n_vector", "n": "n_vector", "k": "k_vector"} if vector else {"m": "m", "n": "n", "k": "k"}
+    outer = {"m": "n_outer" if vector else "rest", "n": "n_outer", "k": "k_outer"}
     for name, axes in members.items():
         if axes:
-            classes[_main(program, axes, weights[name])] = name
+            classes[_main(program, axes, weights[name])] = names[name]
         for axis in axes:
-            classes.setdefault(axis, "k_outer" if name == "k" else "rest")
+            classes.setdefault(axis, outer[name])
     inner = {a for n in program.nodes if isinstance(n, ContractNode) for a in n.axes} - summed
     for axis in (axis.name for axis in program.axes):
         classes.setdefault(axis, "inner" if axis in inner else "extra")

@@ -1,0 +1,99 @@
+"""Candidates as columns: blocks, tile counts, trips and the shape of one wave, a number a candidate each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autofuse.cost.device import Target
+from autofuse.ir.program import Program
+
+Array = NDArray[np.float64]
+DEFAULTS = {
+    "num_warps": 4, "num_stages": 2, "group": 1, "persistent": 0, "flatten": 0, "access": 0, "eviction": 0, "maxnreg": 0,
+}  # fmt: skip
+
+
+def next_power_of_two(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()
+
+
+class Geometry:
+    """Of many schedules with the same role kinds. kinds: axis -> grid, loop, whole or split, in loop order."""
+
+    def __init__(
+        self, program: Program, kinds: Mapping[str, str], columns: Mapping[str, NDArray[np.generic]], target: Target
+    ) -> None:
+        self.program = program
+        self.kinds = dict(kinds)
+        self.target = target
+        self.n = len(next(iter(columns.values()))) if columns else 1
+        self.columns = columns
+        self.one = np.ones(self.n)
+        self.block: dict[str, Array] = {}
+        self.parts: dict[str, Array] = {}
+        for axis, size in program.sizes.items():
+            whole = self.kinds[axis] == "whole"
+            self.block[axis] = self.one * next_power_of_two(size) if whole else self.column(f"block.{axis}", 1)
+            self.parts[axis] = self.column(f"parts.{axis}", 1) if self.kinds[axis] == "split" else self.one
+        self.count = {a: np.ceil(max(size, 1) / self.block[a]) for a, size in program.sizes.items()}
+        self.trips = {a: np.ceil(self.count[a] / self.parts[a]) for a in program.sizes}
+        self.grid = tuple(a for a in self.kinds if self.kinds[a] == "grid" and a in self.block)
+        self.split = tuple(a for a in self.kinds if self.kinds[a] == "split" and a in self.block)
+        self.tiles = self.product(self.count[a] for a in self.grid) * self.product(self.parts[a] for a in self.split)
+        self.threads = 32 * self.column("num_warps")
+        self.stages = np.maximum(self.column("num_stages"), 1)
+
+    def column(self, name: str, default: int | None = None) -> Array:
+        found = self.columns.get(name)
+        if found is None:
+            return self.one * (DEFAULTS[name] if default is None else default)
+        return np.asarray(found, dtype=np.float64)
+
+    def product(self, factors: Iterable[Array | float]) -> Array:
+        total = self.one
+        for factor in factors:
+            total = total * factor
+        return total
+
+    def elements(self, axes: Iterable[str]) -> Array:
+        """Of a tile over these axes, padding included."""
+        return self.product(self.block[a] for a in axes)
+
+    def repeats(self, free: Iterable[str], opened: Iterable[str]) -> Array:
+        """How often all programs together make an access that varies along `free`, inside the loops `opened`: once for
+        each tile of every other axis."""
+        held = set(free)
+        found = [self.count[a] for a in self.grid if a not in held]
+        found += [self.parts[a] for a in self.split if a not in held and a not in opened]
+        found += [self.count[a] for a in opened if a not in held]
+        return self.product(found)
+
+    def wave(self, concurrent: Array) -> dict[str, Array]:
+        """How many different tiles of each grid axis `concurrent` programs, consecutive in grid order, cover.
+
+        The last grid axis moves fastest; with a group, that many tiles of the one before it move first.
+        """
+        left = concurrent
+        extent = {a: self.one for a in self.grid}
+        for axis in self.split:
+            left = left / np.minimum(self.parts[axis], np.maximum(left, 1))
+        order = list(reversed(self.grid))
+        if len(order) >= 2:
+            columns, rows = order[0], order[1]
+            band = np.minimum(self.column("group"), self.count[rows])
+            band = np.where(self.count[columns] > 1, band, 1.0)
+            first = np.minimum(band, np.maximum(left, 1))
+            left = left / first
+            extent[columns] = np.minimum(self.count[columns], np.maximum(left, 1))
+            left = left / extent[columns]
+            more = np.minimum(self.count[rows] / first, np.maximum(left, 1))
+            extent[rows] = first * more
+            left = left / more
+            order = order[2:]
+        for axis in order:
+            extent[axis] = np.minimum(self.count[axis], np.maximum(left, 1))
+            left = left / extent[axis]
+        return extent

@@ -1,0 +1,185 @@
+"""The ledger: for each intermediate value of a plan, whether it is fused or materialised, what fusing it saves and
+costs, and why. The search driver makes the entries and keeps them in the plan's evidence under "ledger"; here is how
+they are judged, stored and shown. The sentence is written from the numbers, never stored beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from autofuse.errors import PlanError
+from autofuse.results.schema import TIMINGS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+VERDICTS = ("fused", "materialised", "recomputed")
+NOISE = 0.01
+"""Two times closer than this are called equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to do it: with the value fused, or with the value materialised. time_us: of all kernels involved,
+    predicted or measured. n_regs: the most of any of them, occupancy (0 to 1) the least. n_spills: 32-bit registers."""
+
+    time_us: float | None = None
+    predicted_us: float | None = None
+    n_regs: int | None = None
+    n_spills: int | None = None
+    occupancy: float | None = None
+
+    @property
+    def best_us(self) -> float | None:
+        return self.predicted_us if self.time_us is None else self.time_us
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One intermediate value.
+
+    saved_bytes: what fusing avoids (or would avoid): 2*N*s, once written and once read, more with more readers.
+    timing: of both sides' time_us; "predicted" where they have none. obstacle: why it cannot be fused ("" where it can).
+    chosen_by: "time", or what else decided (an output that must exist, a library call that is faster, ...).
+    """
+
+    value: str
+    dtype: str
+    shape: tuple[int, ...]
+    producer: str
+    consumers: tuple[str, ...]
+    verdict: str
+    saved_bytes: int
+    timing: str = "predicted"
+    fused: Side = Side()
+    apart: Side = Side()
+    obstacle: str = ""
+    chosen_by: str = "time"
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS or self.timing not in TIMINGS:
+            raise PlanError(f"ledger entry {self.value}: verdict {self.verdict!r}, timing {self.timing!r}")
+
+    @property
+    def speedup(self) -> float | None:
+        """Time apart over time fused: above 1, fusing wins. Like with like: both measured, else both predicted."""
+        pairs = ((self.apart.time_us, self.fused.time_us), (self.apart.predicted_us, self.fused.predicted_us))
+        for apart, fused in pairs:
+            if apart and fused:
+                return apart / fused
+        return None
+
+    @property
+    def label(self) -> str:
+        """What kind of times `speedup` compares."""
+        return self.timing if self.fused.time_us and self.apart.time_us else "predicted"
+
+    def reason(self) -> str:
+        """The verdict as one sentence with its numbers."""
+        if self.obstacle:
+            return f"{self.verdict}: {self.obstacle}"
+        saves = "saves" if self.verdict != "materialised" else "fusing would save"
+        parts = [f"{saves} {si_bytes(self.saved_bytes)}", *self._costs()]
+        return f"{self.verdict}: {', '.join(parts)}; {self._times()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the plan's evidence, and with `reason` for people's scripts."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        sides = {name: {f.name: getattr(plain[name], f.name) for f in fields(Side)} for name in ("fused", "apart")}
+        return {**plain, **sides, "shape": list(self.shape), "consumers": list(self.consumers), "speedup": self.speedup,
+                "reason": self.reason()}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> LedgerEntry:
+        """Raises PlanError on anything that to_dict does not make; `speedup` and `reason` are worked out again."""
+        known = {f.name for f in fields(LedgerEntry)}
+        try:
+            made = {name: value for name, value in data.items() if name in known}
+            made |= {"shape": tuple(int(n) for n in data["shape"]), "consumers": tuple(map(str, data["consumers"]))}
+            made |= {name: Side(**data[name]) for name in ("fused", "apart")}
+            return LedgerEntry(**made)
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanError(f"ledger entry is malformed ({error}); tune again") from error
+
+    def _costs(self) -> list[str]:
+        found: list[str] = []
+        if self.fused.n_regs is not None and self.apart.n_regs is not None:
+            found.append(f"{self.fused.n_regs} registers against {self.apart.n_regs}")
+        if self.fused.occupancy is not None and self.apart.occupancy is not None:
+            found.append(f"occupancy {self.fused.occupancy:.0%} against {self.apart.occupancy:.0%}")
+        if self.fused.n_spills:
+            found.append(f"{self.fused.n_spills} registers spilled")
+        return found
+
+    def _times(self) -> str:
+        speedup = self.speedup
+        if speedup is None:
+            return f"not timed both ways ({self.chosen_by})" if self.chosen_by != "time" else "not timed both ways"
+        real = self.label != "predicted"
+        fused, apart = (side.time_us if real else side.predicted_us for side in (self.fused, self.apart))
+        times = f"{fused:.1f} us fused against {apart:.1f} us apart ({self.label})"
+        if abs(speedup - 1) < NOISE:
+            return f"{times}, no difference beyond noise"
+        faster = "faster" if speedup > 1 else "slower"
+        verdict = f"{times}, {max(speedup, 1 / speedup):.2f}x {faster}"
+        against = (speedup > 1) == (self.verdict == "materialised")
+        if not against:
+            return verdict
+        why = self.chosen_by if self.chosen_by != "time" else "the whole plan is better so, or the better way was not valid"
+        return f"{verdict}, yet decided by: {why}"
+
+
+def si_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def to_list(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
+    return [entry.to_dict() for entry in entries]
+
+
+def from_list(data: object) -> tuple[LedgerEntry, ...]:
+    if not isinstance(data, Sequence) or not all(isinstance(item, Mapping) for item in data):  # pyright: ignore
+        raise PlanError("the plan's ledger is not a list of entries; tune again")
+    return tuple(LedgerEntry.from_dict(item) for item in data)  # pyright: ignore
+
+
+def ledger_table(entries: Sequence[LedgerEntry], title: str = "ledger") -> Table:
+    """For a terminal: one line a value."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_lines=False)
+    for column in ("value", "shape", "verdict", "2·N·s", "regs", "occupancy", "fused us", "apart us", "why"):
+        right = column in ("2·N·s", "regs", "occupancy", "fused us", "apart us")
+        table.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for entry in entries:
+        fused, apart = entry.fused, entry.apart
+        table.add_row(
+            f"{entry.value} <- {entry.producer}",
+            f"{entry.dtype} {list(entry.shape)}",
+            entry.verdict,
+            si_bytes(entry.saved_bytes),
+            _both(fused.n_regs, apart.n_regs, "{}"),
+            _both(fused.occupancy, apart.occupancy, "{:.0%}"),
+            _us(entry, fused),
+            _us(entry, apart),
+            entry.reason().partition(": ")[2],
+        )
+    return table
+
+
+def _both(one: object, other: object, form: str) -> str:
+    if one is None and other is None:
+        return ""
+    return " / ".join("?" if value is None else form.format(value) for value in (one, other))
+
+
+def _us(entry: LedgerEntry, side: Side) -> str:
+    if side.best_us is None:
+        return ""
+    return f"{side.best_us:.1f} {'p' if side.time_us is None else entry.timing[0]}"

@@ -1,0 +1,59 @@
+"""How much a search may do: the effort profile (how wide) and the budget (how long)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from autofuse.errors import UsageError
+from autofuse.measure.decide import Rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """groups: most groups enumerated. first_look: candidates scored a subspace before a group is searched; pool: when it
+    is. compiled, timed: of one round of one group. rounds: of one group."""
+
+    name: str
+    groups: int
+    first_look: int
+    pool: int
+    compiled: int
+    timed: int
+    rounds: int
+    timing: Rounds
+
+
+EFFORTS = {
+    # A round of 24 compiles takes 3 s on 8 cores, one of 12 timings 2 s; two rounds of three groups end near 30 s.
+    "quick": Effort("quick", 400, 512, 8192, 24, 12, 2, Rounds(screen=4, rounds=12, confirm=12)),
+    "full": Effort("full", 2000, 2048, 65536, 48, 24, 6, Rounds(screen=5, rounds=24, confirm=24)),
+}
+
+
+def effort_of(name: str) -> Effort:
+    found = EFFORTS.get(name)
+    if found is None:
+        raise UsageError(f"unknown effort {name!r}; known: {', '.join(EFFORTS)}")
+    return found
+
+
+@dataclass
+class Budget:
+    """seconds and trials (timed, or compiled where nothing can be timed); None is no limit."""
+
+    seconds: float | None = None
+    trials: int | None = None
+    started: float = field(default_factory=time.perf_counter)
+    used: int = 0
+
+    def spend(self, trials: int) -> None:
+        self.used += trials
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+    def spent(self) -> bool:
+        over_time = self.seconds is not None and self.elapsed >= self.seconds
+        return over_time or (self.trials is not None and self.used >= self.trials)

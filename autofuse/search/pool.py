@@ -1,0 +1,151 @@
+"""The candidates of one group, ranked by the cost model: every rewrite and role assignment, sampled where they are too
+many to score. Candidates stay numbers until one is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autofuse.codegen.kernel import Kernel
+from autofuse.codegen.looptree import LoopTree, build_tree
+from autofuse.codegen.triton import emit
+from autofuse.cost.device import Target
+from autofuse.cost.features import Features, featurize
+from autofuse.cost.model import CostModel, Predictions
+from autofuse.fusion.rewrites import variants
+from autofuse.ir.program import ContractNode, Program, ReduceNode
+from autofuse.schedule.families import classify
+from autofuse.schedule.sampling import Candidates
+from autofuse.schedule.schedule import Schedule
+from autofuse.schedule.space import Space, for_family
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """One rewrite of the program under one assignment of role kinds."""
+
+    rewrites: tuple[str, ...]
+    program: Program = field(hash=False)
+    candidates: Candidates = field(hash=False)
+    tree: LoopTree = field(hash=False)
+
+    def features(self, indices: NDArray[np.int64], target: Target) -> Features:
+        return featurize(self.program, self.tree, model_columns(self.candidates, indices), target, self.candidates.kinds)
+
+
+@dataclass
+class Pool:
+    """Scored candidates, best predicted first. position -> (subspace, index)."""
+
+    subspaces: tuple[Subspace, ...]
+    which: NDArray[np.int64]
+    index: NDArray[np.int64]
+    features: Features
+    predictions: Predictions
+    enumerated: int
+    """Raw size of the whole space, the candidates that constraints remove included."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def schedule(self, position: int) -> Schedule:
+        return self.subspaces[self.which[position]].candidates.schedule(int(self.index[position]))
+
+    def rewrites(self, position: int) -> tuple[str, ...]:
+        return self.subspaces[self.which[position]].rewrites
+
+    def config_json(self, position: int) -> str:
+        """Canonical: what resume compares."""
+        return config_json(self.rewrites(position), self.schedule(position))
+
+    def kernel(self, position: int, name: str, target: Target) -> Kernel:
+        program = self.subspaces[self.which[position]].program
+        return emit(program, self.schedule(position), name, target.multiprocessors)
+
+    def neighbours(self, position: int) -> list[int]:
+        """Positions of scored candidates that differ in one choice."""
+        sub = int(self.which[position])
+        near = set(self.subspaces[sub].candidates.neighbours(int(self.index[position])).tolist())
+        inside = np.flatnonzero(self.which == sub)
+        return [int(p) for p in inside if int(self.index[p]) in near]
+
+
+def config_json(rewrites: tuple[str, ...], schedule: Schedule) -> str:
+    return json.dumps({"rewrites": list(rewrites), **schedule.to_dict()}, separators=(",", ":"))
+
+
+def parse_config(text: str) -> tuple[tuple[str, ...], Schedule]:
+    data = json.loads(text)
+    rewrites = tuple(data.pop("rewrites"))
+    return rewrites, Schedule.from_dict(data)
+
+
+def subspaces(program: Program, target: Target, space: Space | None = None) -> tuple[Subspace, ...]:
+    """Every rewrite and role assignment that the search space has; a rewrite only where it changes something."""
+    family = classify(program)
+    space = space or for_family(family.name, target.arch)
+    found: list[Subspace] = []
+    for names, variant in variants(program).items():
+        for kinds in space.assignments(variant, family):
+            if names and not _matters(variant, kinds):
+                continue
+            candidates = Candidates(space, variant, kinds, target, family)
+            found.append(Subspace(names, variant, candidates, build_tree(variant, kinds, list(kinds))))
+    return tuple(found)
+
+
+def _matters(program: Program, kinds: Mapping[str, str]) -> bool:
+    """Does a rewritten reduction run along a loop? Inside one tile there is nothing to merge."""
+    marked = [n for n in program.nodes if isinstance(n, ReduceNode | ContractNode) and n.running is not None]
+    return all(any(kinds[a] == "loop" for a in n.axes) and all(kinds[a] != "split" for a in n.axes) for n in marked)
+
+
+def score(program: Program, target: Target, model: CostModel, limit: int, rng: np.random.Generator) -> Pool:
+    """The pool of a program: at most `limit` candidates a subspace, all where there are no more.
+
+    The default configuration of each subspace is always among them.
+    """
+    parts = subspaces(program, target)
+    which: list[NDArray[np.int64]] = []
+    index: list[NDArray[np.int64]] = []
+    features: list[Features] = []
+    for number, part in enumerate(parts):
+        chosen = part.candidates.sample(limit, rng)
+        if not chosen.size:
+            continue
+        chosen = np.unique(np.append(chosen, part.candidates.default()))
+        which.append(np.full(chosen.shape, number, dtype=np.int64))
+        index.append(chosen.astype(np.int64))
+        features.append(part.features(chosen, target))
+    enumerated = sum(part.candidates.size for part in parts)
+    if not index:
+        empty = np.zeros(0, dtype=np.int64)
+        blank = Features.concat([part.features(empty, target) for part in parts[:1]])
+        return Pool(parts, empty, empty, blank, model.predict(blank, target), enumerated)
+    joined = Features.concat(features)
+    predictions = model.predict(joined, target)
+    order = np.argsort(predictions.time_us, kind="stable")
+    return Pool(parts, np.concatenate(which)[order], np.concatenate(index)[order], joined.take(order),
+                predictions.take(order), enumerated)  # fmt: skip
+
+
+def model_columns(candidates: Candidates, indices: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
+    """Columns of a search space under the names that the cost model has for them."""
+    columns = candidates.columns(indices)
+    found: dict[str, NDArray[np.generic]] = {}
+    for name, values in columns.items():
+        if name in candidates.kinds:
+            found[f"block.{name}"] = values
+        elif name.endswith(".parts"):
+            found[f"parts.{name.removesuffix('.parts')}"] = values
+        elif name == "access":
+            found[name] = (values == "descriptor").astype(np.int64)
+        elif name == "eviction":
+            found[name] = (values == "first").astype(np.int64)
+        else:
+            found[name] = values
+    return found
