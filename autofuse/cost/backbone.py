@@ -55,13 +55,13 @@ def estimate(features: Features, target: Target, resources: Resources | None = N
     """resources: of a head or of the compiler; by rule when not given."""
     have = by_rule(features, target) if resources is None else resources
     slots = np.maximum(have.resident, 1) * target.multiprocessors
-    launched = _launched(features, slots, target)
+    launched = _launched(features, target)
     dram_reads, dram_writes = dram_traffic(features, target, have)
     concurrent = np.minimum(launched, slots)
     terms = {
         "dram": (dram_reads + dram_writes) * _waste(features) / target.bytes_per_us(dram_reads, dram_writes),
         "l2": _l2(features, target, concurrent),
-        "latency": _latency(features, target, have, concurrent),
+        "latency": _latency(features, target, concurrent),
         **_compute(features, target, have, concurrent),
         "spill": _spill(features, target, have, concurrent),
         "atomic": features["atomic_bytes"] / ATOMIC_BYTES_PER_US,
@@ -97,10 +97,11 @@ def _pipelined(features: Features) -> NDArray[np.bool_]:
     return looped & ((features["stage_dot_bytes"] > 0) | (features["persistent"] == 0))
 
 
-def _launched(features: Features, slots: Array, target: Target) -> Array:
+def _launched(features: Features, target: Target) -> Array:
     """Programs of the grid."""
     persistent = features["persistent"]
-    return np.where(persistent > 0, np.minimum(features["tiles"], persistent * target.multiprocessors), features["tiles"])
+    several = np.minimum(features["tiles"], persistent * target.multiprocessors)
+    return np.where(persistent > 0, several, features["tiles"])
 
 
 def rounds(features: Features, concurrent: Array) -> Array:
@@ -144,7 +145,7 @@ def _l2(features: Features, target: Target, concurrent: Array) -> Array:
     return moved * features["sector_waste"] / (target.l2_bytes_per_us * _busy(concurrent, target) ** 0.5)
 
 
-def _latency(features: Features, target: Target, resources: Resources, concurrent: Array) -> Array:
+def _latency(features: Features, target: Target, concurrent: Array) -> Array:
     """Little's law: each slot goes through its loads in turns of one latency, overlapped by stages where pipelined."""
     looped = (features["loops"] > 0) & (features["trips"] > 1)
     ahead = np.where(_pipelined(features), np.maximum(features["num_stages"] - 1, 1), 1.0)
@@ -196,7 +197,9 @@ def _tensor_share(features: Features, target: Target, resources: Resources) -> A
     latency = LOOP_LATENCY_SHARE * target.memory_latency_us * target.clock_mhz
     # Wgmma of one turn is still reading its buffers when the next loads start: of the stages, about 1.4 do not help.
     ahead = np.maximum(features["num_stages"] - 1.4, 0.0)
-    single = np.where(features["num_stages"] > 1, np.maximum(turn + issue, latency / np.maximum(ahead, 0.6)), turn + issue + latency)
+    staged = np.maximum(turn + issue, latency / np.maximum(ahead, 0.6))
+    halved = (features["persistent"] > 0) & (features["flatten"] > 0) & ~described  # resources.smem_rule
+    single = np.where((features["num_stages"] > 1) & ~halved, staged, turn + issue + latency)
     share = resident * turn / np.maximum(resident * turn + issue, single)
     if target.wgmma:
         share = share * np.where((rows >= 64) & (warps >= 4), 1.0, MMA_SHARE)

@@ -107,16 +107,17 @@ def _shape(geometry: Geometry, work: Work) -> dict[str, Array]:
 def _shared(geometry: Geometry, work: Work) -> dict[str, Array]:
     """A stage is what one turn of the largest innermost loop loads."""
     dot, plain, scratch, out = (np.zeros(geometry.n) for _ in range(4))
-    for opened in {load.opened for load in work.loads if load.opened}:
-        here = [load for load in work.loads if load.opened == opened]
+    for loop in sorted({load.loop for load in work.loads if load.opened}):
+        here = [load for load in work.loads if load.loop == loop]
         dots = sum((_tile_bytes(geometry, x) for x in here if x.contract), start=np.zeros(geometry.n))
-        others = sum((_tile_bytes(geometry, x) for x in here if not x.contract and _large(x)), start=np.zeros(geometry.n))
+        staged = [x for x in here if not x.contract and _large(x)]
+        others = sum((_tile_bytes(geometry, x) for x in staged), start=np.zeros(geometry.n))
         dot, plain = np.maximum(dot, dots), np.maximum(plain, others)
     operands = sum((_tile_bytes(geometry, x) for x in work.loads if x.contract), start=np.zeros(geometry.n))
     for found in work.reductions:
         kept = geometry.elements(found.kept)
         across = np.minimum(geometry.threads / 32, geometry.elements(found.axes - found.kept))
-        scratch = np.maximum(scratch, 4 * kept * across)
+        scratch = np.maximum(scratch, 4 * kept * across * (across > 1))
     for store in work.stores:
         out = np.maximum(out, _tile_bytes(geometry, store))
     top = sum((_tile_bytes(geometry, x) for x in work.loads if not x.opened), start=np.zeros(geometry.n))
@@ -169,7 +170,9 @@ def _registers(geometry: Geometry, program: Program, tree: LoopTree, work: Work)
         words = np.minimum(2 * geometry.elements(access.axes) / geometry.threads / vector, 64)
         addresses = np.maximum(addresses, words * (1 - described))
         pointers = pointers + (1 - described)
-    masks = sum((geometry.count[a] * geometry.block[a] != size for a, size in program.sizes.items()), start=np.zeros(geometry.n))
+    masks = np.zeros(geometry.n)
+    for axis, size in program.sizes.items():
+        masks = masks + (geometry.count[axis] * geometry.block[axis] != size)
     return {
         "live_registers": live, "accumulator_registers": sums, "largest_tile_registers": largest,
         "pointers": pointers, "pointer_registers": addresses, "masks": masks,
@@ -188,7 +191,8 @@ def _instructions(geometry: Geometry, work: Work) -> dict[str, Array]:
             after = after + elements * (item.plain + 8 * item.special)
     for access in (*work.loads, *work.stores):
         # Conversion to and from 16 bits, addresses, the access itself: an element's share at full vectors.
-        plain = plain + geometry.elements(access.axes) * _trips(geometry, access.opened) * (0.25 if access.contract else 1.0)
+        share = 0.25 if access.contract else 1.0
+        plain = plain + geometry.elements(access.axes) * _trips(geometry, access.opened) * share
     barriers = sum((_trips(geometry, found.opened) for found in work.reductions), start=np.zeros(geometry.n))
     for found in work.reductions:
         plain = plain + geometry.elements(found.axes) * _trips(geometry, found.opened)
@@ -200,8 +204,8 @@ def _instructions(geometry: Geometry, work: Work) -> dict[str, Array]:
 
 def _products(geometry: Geometry, work: Work) -> dict[str, Array]:
     zero = np.zeros(geometry.n)
-    found = {name: zero for name in ("tensor16_flops", "tensor8_flops", "simt_flops", "dot_smem_bytes", "dot_registers")}
-    shape = {name: zero for name in ("dot_rows", "dot_columns", "dot_depth")}
+    found = dict.fromkeys(("tensor16_flops", "tensor8_flops", "simt_flops", "dot_smem_bytes", "dot_registers"), zero)
+    shape = dict.fromkeys(("dot_rows", "dot_columns", "dot_depth"), zero)
     most = zero
     for product in work.products:
         sides = [geometry.elements(axes) for axes in (product.rows, product.columns, product.summed)]
@@ -213,8 +217,10 @@ def _products(geometry: Geometry, work: Work) -> dict[str, Array]:
         found["simt_flops"] = found["simt_flops"] + flops * (1 - dot)
         groups = np.maximum(geometry.threads / 128, 1.0)
         read = (sides[0] + groups * sides[1]) * sides[2] * product.itemsize
-        found["dot_smem_bytes"] = found["dot_smem_bytes"] + read * _trips(geometry, product.opened) * geometry.tiles * dot
-        found["dot_registers"] = found["dot_registers"] + product.in_registers * sides[0] * sides[2] / geometry.threads * dot
+        read = read * _trips(geometry, product.opened) * geometry.tiles
+        found["dot_smem_bytes"] = found["dot_smem_bytes"] + read * dot
+        mapped = product.in_registers * sides[0] * sides[2] / geometry.threads
+        found["dot_registers"] = found["dot_registers"] + mapped * dot
         larger = flops > most
         for name, side in zip(shape, sides, strict=True):
             shape[name] = np.where(larger, side, shape[name])

@@ -77,7 +77,7 @@ class Geometry:
         The last grid axis moves fastest; with a group, that many tiles of the one before it move first.
         """
         left = concurrent
-        extent = {a: self.one for a in self.grid}
+        extent = dict.fromkeys(self.grid, self.one)
         for axis in self.split:
             left = left / np.minimum(self.parts[axis], np.maximum(left, 1))
         order = list(reversed(self.grid))

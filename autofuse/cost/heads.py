@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autofuse.cost.backbone import TERMS, Estimate
+from autofuse.cost.device import Target
 from autofuse.cost.features import FEATURE_NAMES, Features
 from autofuse.cost.geometry import Array
 from autofuse.cost.resources import Resources, register_limit, wanted_registers
-from autofuse.cost.device import Target
 
 RULE_COLUMNS = ("arch", "rule_registers", "rule_excess_registers", "rule_spill_bytes", "rule_smem_bytes", "rule_resident")
 TIME_COLUMNS = ("registers", "spill_bytes", "resident", "backbone_us", *(f"share_{name}" for name in TERMS))

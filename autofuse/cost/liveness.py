@@ -29,34 +29,31 @@ class Liveness:
         self.program = program
         self.spans: dict[tuple[int, bool], Span] = {}
         self.position = 0
-        self._depth: dict[int, tuple[int, ...]] = {}
-        self._walk(tree.body, ())
+        self._walk(tree.body)
 
-    def _walk(self, body: Sequence[Statement], inside: tuple[int, ...]) -> None:
+    def _walk(self, body: Sequence[Statement]) -> None:
         for statement in body:
             self.position += 1
             match statement:
                 case Loop():
-                    self._loop(statement, inside)
+                    self._loop(statement)
                 case Compute():
-                    self._read(operands(self.program.nodes[statement.node]), inside)
+                    self._read(operands(self.program.nodes[statement.node]))
                     self.spans[statement.node, False] = Span(self.position, self.position)
-                    self._depth[statement.node] = inside
                 case Accumulate():
-                    self._read(operands(self.program.nodes[statement.node]), inside)
+                    self._read(operands(self.program.nodes[statement.node]))
                 case Finish():
                     self.spans[statement.node, True].last = self.position
                     self.spans[statement.node, False] = Span(self.position, self.position)
-                    self._depth[statement.node] = inside
                 case _:
                     store = self.program.stores[statement.store]
-                    self._read((store.node, *(n for part in store.index for n in part.nodes)), inside)
+                    self._read((store.node, *(n for part in store.index for n in part.nodes)))
 
-    def _loop(self, loop: Loop, inside: tuple[int, ...]) -> None:
+    def _loop(self, loop: Loop) -> None:
         start = self.position
         for node in loop.accumulators:
             self.spans.setdefault((node, True), Span(start, start, accumulator=True))
-        self._walk(loop.body, (*inside, start))
+        self._walk(loop.body)
         self.position += 1
         for node in loop.accumulators:
             self.spans[node, True].last = self.position
@@ -65,7 +62,7 @@ class Liveness:
             if span.first < start < span.last:
                 span.last = max(span.last, self.position)
 
-    def _read(self, nodes: Sequence[int], inside: tuple[int, ...]) -> None:
+    def _read(self, nodes: Sequence[int]) -> None:
         for node in nodes:
             span = self.spans.get((node, False)) or self.spans.get((node, True))
             if span is not None:
@@ -93,8 +90,7 @@ class Liveness:
             for key in ends.get(position, ()):
                 if self.spans[key].first == position:
                     live = live - cost[key]
-        sums = geometry.product(())
-        sums = sums * 0 + sum((cost[key] for key in self.spans if key[1]), start=np.zeros(geometry.n))
+        sums = sum((cost[key] for key in self.spans if key[1]), start=np.zeros(geometry.n))
         return worst, sums
 
     def _cost(self, key: tuple[int, bool], geometry: Geometry) -> Array:
@@ -113,6 +109,9 @@ def _words(program: Program, node: int, geometry: Geometry) -> float:
     found = program.nodes[node]
     if isinstance(found, Load) and feeds_only_contracts(program, node):
         return 0.0 if geometry.target.wgmma else 0.25
+    if isinstance(found, Load):
+        # Held as loaded: 16-bit values stay packed until an operation converts them, element by element.
+        return max(ITEMSIZE.get(found.dtype, 4), 1) / 4
     dtype = getattr(found, "dtype", "int64")
     if isinstance(found, ContractNode):
         return 1.0

@@ -13,7 +13,7 @@ L2_SHARE = 0.6
 
 def traffic(geometry: Geometry, work: Work) -> dict[str, Array]:
     zero = np.zeros(geometry.n)
-    found = {name: zero for name in ("compulsory_write_bytes", "atomic_bytes", "program_write_bytes")}
+    found = dict.fromkeys(("compulsory_write_bytes", "atomic_bytes", "program_write_bytes"), zero)
     found |= _reads(geometry, work)
     for store in work.stores:
         # One store to a value; a value stored twice (never so far) counts twice.

@@ -6,7 +6,7 @@ Independent of block sizes, so made once a tree; the numbers come from `Geometry
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autofuse.codegen.looptree import Accumulate, Compute, Loop, LoopTree, Statement, Write
 from autofuse.cost.instructions import expression_cost
@@ -28,6 +28,8 @@ class Access:
     contract: bool = False
     atomic: bool = False
     indirect: bool = False
+    loop: int = -1
+    """Which loop stands innermost around it, by number; -1 outside all."""
     described: bool = False
     """A tensor descriptor can make it (as far as shapes go)."""
 
@@ -78,33 +80,36 @@ class Work:
 
 def collect(program: Program, tree: LoopTree) -> Work:
     work = Work()
-    _walk(program, tree.body, (), work)
+    _walk(program, tree.body, (), -1, work)
     return work
 
 
-def _walk(program: Program, body: Sequence[Statement], opened: tuple[str, ...], work: Work) -> None:
+def _walk(program: Program, body: Sequence[Statement], opened: tuple[str, ...], loop: int, work: Work) -> None:
     for statement in body:
         match statement:
             case Loop():
                 inner = (*opened, statement.axis)
                 work.loops.append(inner)
-                _walk(program, statement.body, inner, work)
+                _walk(program, statement.body, inner, len(work.loops) - 1, work)
             case Compute():
-                _node(program, statement.node, opened, work, accumulate=False)
+                _node(program, statement.node, opened, loop, work, accumulate=False)
             case Accumulate():
-                _node(program, statement.node, opened, work, accumulate=True)
+                _node(program, statement.node, opened, loop, work, accumulate=True)
             case Write():
                 _store(program, program.stores[statement.store], statement.atomic, opened, work)
             case _:
                 _finish(program, statement.node, opened, work)
 
 
-def _node(program: Program, node: int, opened: tuple[str, ...], work: Work, *, accumulate: bool) -> None:
+def _node(
+    program: Program, node: int, opened: tuple[str, ...], loop: int, work: Work, *, accumulate: bool
+) -> None:
     found = program.nodes[node]
     match found:
         case Load():
-            work.loads.append(_access(program, found.value, found.index, program.free[node], opened,
-                                      contract=feeds_only_contracts(program, node)))  # fmt: skip
+            access = _access(program, found.value, found.index, program.free[node], opened,
+                             contract=feeds_only_contracts(program, node))  # fmt: skip
+            work.loads.append(replace(access, loop=loop))
         case MapNode():
             plain, special = expression_cost(found.expr)
             widened = sum(1 for o in found.operands if isinstance(program.nodes[o], Load))

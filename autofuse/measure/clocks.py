@@ -19,7 +19,7 @@ def read(device: str) -> Clocks:
         return Clocks()
     uuid = _uuid()
     with contextlib.suppress(ImportError):
-        import pynvml
+        import pynvml  # pyright: ignore[reportMissingImports]
 
         with contextlib.suppress(pynvml.NVMLError):
             return _by_nvml(pynvml, uuid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict
+from typing import Any
 
 from autofuse.codegen.kernel import Kernel
 from autofuse.measure.child import Message, serve
@@ -24,7 +25,7 @@ def compile_one(kernel: Kernel, arch: int) -> Compiled:
     return Compiled(kernel.digest, "ok", seconds=time.perf_counter() - start, **compiled)
 
 
-def _compile(kernel: Kernel, arch: int) -> dict[str, object]:
+def _compile(kernel: Kernel, arch: int) -> dict[str, Any]:
     from autofuse.measure.binary import code, launch_sha, resources
     from autofuse.measure.source import compile_kernel
 

@@ -7,7 +7,7 @@ arguments; here all of that is done once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autofuse.codegen.kernel import Kernel, Parameter
@@ -16,7 +16,7 @@ from autofuse.measure.source import compile_kernel, load
 if TYPE_CHECKING:
     import torch
 
-_LIBRARY_ALIGNMENT = 16
+_ALIGNMENT = 16
 
 
 class Launcher:
@@ -27,15 +27,24 @@ class Launcher:
         import triton
 
         self.kernel = kernel
-        driver = triton.runtime.driver.active
+        driver: Any = triton.runtime.driver.active
         self.compiled = compile_kernel(kernel, driver.get_current_target().arch)
-        self._run = self.compiled.run  # loads the module, so that the first launch is like any other
+        launcher = self.compiled.run  # loads the module, so that the first launch is like any other
         self._stream = driver.get_current_stream
         self._device = driver.get_current_device()
         self._constants = tuple(value for _, value in kernel.constants)
-        self._arguments = tuple((parameter.value, _bind(parameter)) for parameter in kernel.parameters)
-        self._head = (*kernel.grid,)
-        self._tail = (self.compiled.function, self.compiled.packed_metadata, None, None, None)
+        metadata = (self.compiled.packed_metadata, None, None, None)
+        raw = _raw_launch(launcher)
+        if raw is None:
+            self._run, middle, descriptors = launcher, (self.compiled.function, *metadata), None
+        else:
+            settings = (launcher.launch_cooperative_grid, launcher.launch_pdl, None, None)
+            self._run, middle = raw, (self.compiled.function, *settings, *metadata)
+            descriptors = iter(self.compiled.metadata.tensordesc_meta or ())
+        self._middle = middle
+        self._arguments = tuple(
+            (parameter.value, _bind(parameter, descriptors)) for parameter in kernel.parameters
+        )  # fmt: skip
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], stream: int | None = None) -> None:
         """`tensors` by value name. Outputs in `zeroed` are zeroed first. `stream` is a raw handle; None: the current.
@@ -44,47 +53,67 @@ class Launcher:
         """
         for value in self.kernel.zeroed:
             tensors[value].zero_()
-        arguments = [bind(tensors[value]) for value, bind in self._arguments]
+        arguments: list[Any] = []
+        for value, bind in self._arguments:
+            arguments += bind(tensors[value])
         stream = self._stream(self._device) if stream is None else stream
-        self._run(*self._head, stream, *self._tail, *arguments, *self._constants)
+        self._run(*self.kernel.grid, stream, *self._middle, *arguments, *self._constants)
 
 
-def _bind(parameter: Parameter) -> Callable[[torch.Tensor], Any]:
+def _raw_launch(launcher: Any) -> Callable[..., None] | None:
+    """The C function under Triton 3.6's CudaLauncher, past its Python layers; None where they are needed (scratch
+    memory) or are not as expected (another Triton). It takes descriptors as (CUtensorMap, *shape, *strides)."""
+    if getattr(launcher, "global_scratch_size", 1) or getattr(launcher, "profile_scratch_size", 1):
+        return None
+    launch = launcher.launch
+    if not hasattr(launch, "__closure__"):
+        return launch
+    names = launch.__code__.co_freevars
+    return launch.__closure__[names.index("launcher")].cell_contents if "launcher" in names else None
+
+
+def _bind(parameter: Parameter, descriptors: Iterator[Any] | None) -> Callable[[torch.Tensor], Sequence[Any]]:
+    """What turns a tensor into launch arguments. `descriptors`: Triton's facts of each descriptor parameter in turn,
+    None to leave the descriptor to Triton."""
     if parameter.block:
-        return _Descriptor(parameter)
+        return _Descriptor(parameter, None if descriptors is None else next(descriptors))
     if parameter.aligned:
         return _aligned_pointer
     return _pointer
 
 
-def _pointer(tensor: torch.Tensor) -> int:
+def _pointer(tensor: torch.Tensor) -> Sequence[Any]:
     # A bare integer spares the launcher a method call and a cuPointerGetAttribute for each argument.
-    return tensor.data_ptr()
+    return (tensor.data_ptr(),)
 
 
-def _aligned_pointer(tensor: torch.Tensor) -> int:
+def _aligned_pointer(tensor: torch.Tensor) -> Sequence[Any]:
     address = tensor.data_ptr()
-    if address % _LIBRARY_ALIGNMENT:
-        raise ValueError(f"tensor at {address:#x} is not {_LIBRARY_ALIGNMENT}-byte aligned")
-    return address
+    if address % _ALIGNMENT:
+        raise ValueError(f"tensor at {address:#x} is not {_ALIGNMENT}-byte aligned")
+    return (address,)
 
 
 class _Descriptor:
-    """Host-built TMA descriptor of a tensor; the last one is kept, since weights stay where they are."""
+    """TMA descriptor of a tensor. Making one costs some 4 us; the last is kept, by address, since weights stay where
+    they are (shape and strides are the kernel's own)."""
 
-    def __init__(self, parameter: Parameter) -> None:
+    def __init__(self, parameter: Parameter, facts: Any) -> None:
         self._parameter = parameter
+        self._facts = facts
         self._address = -1
-        self._made: Any = None
+        self._made: Sequence[Any] = ()
 
-    def __call__(self, tensor: torch.Tensor) -> Any:
+    def __call__(self, tensor: torch.Tensor) -> Sequence[Any]:
         address = tensor.data_ptr()
-        if address != self._address or self._made is None:
-            self._made = descriptor(self._parameter, tensor)
+        if address != self._address:
+            made = descriptor(self._parameter, tensor)
+            if self._facts is None:
+                return (made,)
+            from triton.backends.nvidia.driver import make_tensordesc_arg
+
+            self._made = tuple(make_tensordesc_arg(made, self._facts))
             self._address = address
-        # TensorDescriptor reads only the address, so a stale `base` at the same address is the same descriptor; still
-        # hold the live tensor, or a freed one would be kept alive.
-        self._made.base = tensor
         return self._made
 
 

@@ -19,12 +19,10 @@ def triton_cache_dir() -> Path:
 
 
 def child_environment(**extra: str) -> dict[str, str]:
-    """The environment of compile and worker processes: one Triton cache for both, and no line info, so that the cache
-    key (which holds that switch) and the machine code are the same in each. `import autofuse` must find this copy."""
+    """The environment of compile and worker processes: no interpreter unless asked for; `import autofuse` finds this
+    copy."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     root = str(Path(__file__).resolve().parents[2])
     env["PYTHONPATH"] = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-    env["TRITON_CACHE_DIR"] = str(triton_cache_dir())
-    env["TRITON_DISABLE_LINE_INFO"] = "1"
     env["PYTHONUNBUFFERED"] = "1"
     return {**env, **extra}

@@ -78,7 +78,8 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """status: ok | wrong | unwritten | out_of_bounds | runtime_error | crash | timeout.
+    """status: ok | wrong | unwritten | out_of_bounds | runtime_error | crash | timeout | reference_error
+    (the graph's own ops do not run there: nobody's fault).
 
     Errors are of the worst output of the worst draw: `rms_err` is ||out - ref|| / ||ref|| against float64; `eager_err`
     is eager's own; `tolerance` is what rms_err was held to.

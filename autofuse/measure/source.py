@@ -6,6 +6,7 @@ import linecache
 from typing import Any
 
 from autofuse.codegen.kernel import Kernel, Parameter
+from autofuse.measure.paths import triton_cache_dir
 
 POINTER = {
     "bool": "*i1", "uint8": "*u8", "int8": "*i8", "int16": "*i16", "int32": "*i32", "int64": "*i64",
@@ -60,9 +61,17 @@ def options(kernel: Kernel) -> dict[str, int]:
 
 
 def compile_kernel(kernel: Kernel, arch: int) -> Any:
-    """Triton's CompiledKernel for compute capability `arch` (90 for Hopper); raises what Triton raises."""
+    """Triton's CompiledKernel for compute capability `arch` (90 for Hopper); raises what Triton raises.
+
+    Every process of ours compiles in the same cache and without line info, which is part of the key: what the compile
+    pool built, the worker and later the user's process load.
+    """
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
 
     source = ast_source(kernel, load(kernel))
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options(kernel))
+    with knobs.cache.scope(), knobs.compilation.scope():
+        knobs.cache.dir = str(triton_cache_dir())
+        knobs.compilation.disable_line_info = True
+        return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options(kernel))

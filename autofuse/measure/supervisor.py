@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MODULE = "autofuse.measure.worker"
 TIMEOUT_S = 60.0
+INPUTS = Inputs()
+ROUNDS = Rounds()
 
 
 class Worker:
@@ -48,16 +50,14 @@ class Worker:
         """Name, arch, versions of the device as the worker sees it."""
         return self._ask({"do": "describe"})
 
-    def verify(self, candidate: Candidate, inputs: Inputs = Inputs()) -> Verified:
+    def verify(self, candidate: Candidate, inputs: Inputs = INPUTS) -> Verified:
         message = {"do": "verify", **_job(candidate, inputs)}
         answer = self._try(message)
         if "failed" in answer:
             return Verified(candidate.key, answer["failed"], detail=answer["detail"])
         return Verified(**answer["record"])
 
-    def time(
-        self, candidates: Sequence[Candidate], inputs: Inputs = Inputs(), rules: Rounds = Rounds()
-    ) -> list[Timed]:
+    def time(self, candidates: Sequence[Candidate], inputs: Inputs = INPUTS, rules: Rounds = ROUNDS) -> list[Timed]:
         """Interleaved rounds of all candidates and the reference kernel; one record each, in the order given.
 
         Times of one call compare with each other; `ratio` (to the reference kernel) with other calls too.
@@ -78,7 +78,7 @@ class Worker:
         self._try({"do": "reset"})
         return [race.record(index, clocks) for index in range(len(candidates))]
 
-    def time_plans(self, plans: Sequence[Candidate], inputs: Inputs = Inputs(), rounds: int = 40) -> list[Timed]:
+    def time_plans(self, plans: Sequence[Candidate], inputs: Inputs = INPUTS, rounds: int = 40) -> list[Timed]:
         """As `time`, with nobody dropped: for the last few whole plans, eager (see `eager`) among them."""
         return self.time(plans, inputs, Rounds(rounds=rounds, screen=rounds, confirm=0, drop_ratio=float("inf")))
 

@@ -10,7 +10,6 @@ import argparse
 import base64
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,9 +32,9 @@ class Session:
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._references: OrderedDict[tuple[str, str], Any] = OrderedDict()
         self._given: dict[tuple[str, str], Any] = {}
-        self._runs: dict[int, Callable[[], object]] = {}
+        self._runs: dict[int, Any] = {}
         self._watch: Any = None
-        self._reference: Callable[[], object] | None = None
+        self._reference: Any = None
 
     def handle(self, message: Message) -> Message:
         return getattr(self, f"do_{message['do']}")(message)
@@ -46,7 +45,11 @@ class Session:
 
         start = time.perf_counter()
         candidate = self._candidate(message)
-        known = self._known(message, candidate.graph)
+        try:
+            known = self._known(message, candidate.graph)
+        except Exception as error:  # no candidate is to blame: the reference itself does not run (or fit) here
+            failed = Verified(candidate.key, "reference_error", detail=describe(error))
+            return {"record": asdict(failed), "broken": self._broken()}
         try:
             verdict = check(candidate.key, Runner(candidate, self.device), known)
         except Exception as error:  # the candidate's own failure, whatever it is
@@ -60,7 +63,8 @@ class Session:
         candidate = self._candidate(message)
         given = self._inputs(message, candidate.graph)
         try:
-            self._runs[message["index"]] = self._stopwatch().prepare(Runner(candidate, self.device), given)
+            runner = Runner(candidate, self.device)
+            self._runs[message["index"]] = self._stopwatch().prepare(lambda: runner(given))
         except Exception as error:  # as above
             return {"status": "runtime_error", "detail": describe(error), "broken": self._broken()}
         return {"status": "ok", "detail": "", "broken": False}
@@ -121,7 +125,7 @@ class Session:
         return Candidate(message["key"], self._graphs[text], steps_from_json(message["steps"]))
 
     def _known(self, message: Message, graph: Graph) -> Any:
-        """References of every draw. Computed before the candidate runs, so their failure is not its fault."""
+        """References of every draw."""
         from autofuse.measure.verify import DRAWS, reference
 
         key = (message["graph"], repr(message["inputs"]))

@@ -65,7 +65,7 @@ class Plan:
     total_us: float
     unfused_us: float
     evidence: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    created: str = ""
+    created: str = field(default="", compare=False)
 
     @property
     def ratio(self) -> float:

@@ -172,12 +172,11 @@ class PlanStore:
         if found is not None:
             return found
         if not self.path.exists():
-            if self.folder.exists() and not self.folder.is_dir():
-                raise NotADirectoryError(f"{self.folder} is not a folder")
+            there = next(p for p in (self.folder, *self.folder.absolute().parents) if p.exists())
+            if not there.is_dir():
+                raise NotADirectoryError(f"{there} is not a folder")
             return None
-        if self._writable():
-            return self._writer()
-        held["read"] = self._read_only()
+        held["read"] = self._read_write() if self._writable() else self._read_only()
         return held["read"]
 
     def _writer(self) -> sqlite3.Connection:
@@ -201,6 +200,16 @@ class PlanStore:
     def _writable(self) -> bool:
         return os.access(self.folder, os.W_OK) and (not self.path.exists() or os.access(self.path, os.W_OK))
 
+    def _read_write(self) -> sqlite3.Connection:
+        """For reading a writable file: WAL needs to write its index. Does not set the mode up, which costs 0.2 ms."""
+        connection = self._connect("rw")
+        try:
+            self._check_schema(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _read_only(self) -> sqlite3.Connection:
         # WAL wants to write its index file even to read; where it cannot, `immutable` reads the main file alone.
         for mode in ("ro", "ro&immutable=1"):
@@ -219,7 +228,10 @@ class PlanStore:
         return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _check_schema(self, connection: sqlite3.Connection, create: bool = True) -> None:
-        if self._is_current(connection) or not create:
+        if self._is_current(connection):
+            return
+        if not create:
+            connection.execute("SELECT plan_id FROM plans LIMIT 1")  # raises what is wrong with it
             return
         connection.execute("BEGIN IMMEDIATE")  # two processes may find it empty: the second finds the tables made
         try:
@@ -234,15 +246,20 @@ class PlanStore:
         connection.commit()
 
     def _is_current(self, connection: sqlite3.Connection) -> bool:
-        """False when it is empty. Raises StoreError when it is another program's or of a newer schema."""
-        row = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version), "
-        application, version, tables = connection.execute(row + "(SELECT count(*) FROM sqlite_master)").fetchone()
+        """False when it is empty, or may be. Raises StoreError when it is another program's or of a newer schema."""
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        if application == APPLICATION and version == SCHEMA:
+            return True
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application == APPLICATION and version > SCHEMA:
             raise StoreError(f"the plan store {self.path} was written by a newer autofuse (schema {version}): upgrade autofuse, "
                              "or point AUTOFUSE_STORE at another folder")  # fmt: skip
-        if tables and application != APPLICATION:
+        if tables and not connection.in_transaction:
+            return False  # perhaps another process made it between our looks: look again under the lock
+        if tables:
             raise StoreError(f"{self.path} is a database of another program: point AUTOFUSE_STORE at another folder")
-        return bool(tables)
+        return False
 
     def _error(self, error: Exception) -> StoreError:
         text = str(error)

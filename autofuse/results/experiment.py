@@ -48,7 +48,7 @@ class Figure:
         if self.better not in BETTER:
             raise ResultsError(f"{place}: better is {self.better!r}, expected higher or lower")
         if not math.isfinite(self.value) or (self.goal is not None and not math.isfinite(self.goal)):
-            raise ResultsError(f"{place}: value {self.value} and goal {self.goal} must be finite; leave out what failed")
+            raise ResultsError(f"{place}: value {self.value} and goal {self.goal} must be finite")
 
     @property
     def met(self) -> bool | None:
@@ -63,7 +63,7 @@ class Experiment:
 
     device: str
     versions: str = field(default_factory=lambda: canonical(versions()))
-    git_sha: str = field(default_factory=lambda: git_sha())
+    git_sha: str = field(default_factory=lambda: git_sha())  # noqa: PLW0108 - the field hides the function
     figures: list[Figure] = field(default_factory=list[Figure])
 
     def add(self, row: str, metric: str, value: float, unit: str, *, better: str, goal: float | None = None) -> Figure:
@@ -103,7 +103,8 @@ def read(path: Path) -> list[Figure]:
     for row in table.to_pylist():
         figure = Figure(**{name: row[name] for name in names})
         if figure.met != row["met"]:
-            raise ResultsError(f"{path}: {figure.row} {figure.metric}: met is {row['met']}, the numbers say {figure.met}")
+            what = f"{figure.row} {figure.metric}"
+            raise ResultsError(f"{path}: {what}: met is {row['met']}, the numbers say {figure.met}")
         found.append(figure)
     return found
 

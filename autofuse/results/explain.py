@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from autofuse.errors import PlanError
 from autofuse.results.schema import TIMINGS
@@ -41,7 +41,7 @@ class LedgerEntry:
     """One intermediate value.
 
     saved_bytes: what fusing avoids (or would avoid): 2*N*s, once written and once read, more with more readers.
-    timing: of both sides' time_us; "predicted" where they have none. obstacle: why it cannot be fused ("" where it can).
+    timing: of both sides' time_us; "predicted" where they have none. obstacle: why it cannot be fused, "" where it can.
     chosen_by: "time", or what else decided (an output that must exist, a library call that is faster, ...).
     """
 
@@ -88,8 +88,14 @@ class LedgerEntry:
         """For the plan's evidence, and with `reason` for people's scripts."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         sides = {name: {f.name: getattr(plain[name], f.name) for f in fields(Side)} for name in ("fused", "apart")}
-        return {**plain, **sides, "shape": list(self.shape), "consumers": list(self.consumers), "speedup": self.speedup,
-                "reason": self.reason()}
+        return {
+            **plain,
+            **sides,
+            "shape": list(self.shape),
+            "consumers": list(self.consumers),
+            "speedup": self.speedup,
+            "reason": self.reason(),
+        }
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> LedgerEntry:
@@ -127,7 +133,8 @@ class LedgerEntry:
         against = (speedup > 1) == (self.verdict == "materialised")
         if not against:
             return verdict
-        why = self.chosen_by if self.chosen_by != "time" else "the whole plan is better so, or the better way was not valid"
+        other = "the whole plan is better so, or the better way was not valid"
+        why = self.chosen_by if self.chosen_by != "time" else other
         return f"{verdict}, yet decided by: {why}"
 
 
@@ -144,9 +151,9 @@ def to_list(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
 
 
 def from_list(data: object) -> tuple[LedgerEntry, ...]:
-    if not isinstance(data, Sequence) or not all(isinstance(item, Mapping) for item in data):  # pyright: ignore
+    if not isinstance(data, list | tuple):
         raise PlanError("the plan's ledger is not a list of entries; tune again")
-    return tuple(LedgerEntry.from_dict(item) for item in data)  # pyright: ignore
+    return tuple(LedgerEntry.from_dict(item) for item in cast("Sequence[Any]", data))
 
 
 def ledger_table(entries: Sequence[LedgerEntry], title: str = "ledger") -> Table:

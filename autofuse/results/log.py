@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from autofuse.errors import ResultsError
 from autofuse.results.records import Key, Measurement, Run, Samples, from_row, now, to_json
@@ -64,7 +64,8 @@ class State:
         match event["kind"]:
             case "start":
                 if event.get("version") != VERSION:
-                    raise ResultsError(f"{self.path}: log version {event.get('version')!r}, this autofuse reads {VERSION}")
+                    found = event.get("version")
+                    raise ResultsError(f"{self.path}: log version {found!r}, this autofuse reads {VERSION}")
                 self.run_id, self.request = event["run_id"], event["request"]
             case "candidate":
                 found = from_row(Measurement, event)
@@ -72,9 +73,11 @@ class State:
             case "samples":
                 self.samples.append(from_row(Samples, event))
             case "run":
-                found = from_row(Run, event)
-                self.runs = [run for run in self.runs if (run.workload, run.shape_json) != (found.workload, found.shape_json)]
-                self.runs.append(found)
+                run = from_row(Run, event)
+                self.runs = [
+                    old for old in self.runs if (old.workload, old.shape_json) != (run.workload, run.shape_json)
+                ]
+                self.runs.append(run)
             case "plan":
                 self.plans.append(event)
             case "end":
@@ -108,13 +111,14 @@ class RunLog:
     def create(folder: Path, request: Mapping[str, Any] | None = None, run_id: str | None = None) -> RunLog:
         run_id = run_id or new_run_id()
         path = log_path(folder, run_id)
+        if path.exists():
+            raise ResultsError(f"{path} exists already: resume it, or let a run choose its own name")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = path.open("xb")
-        except FileExistsError as error:
-            raise ResultsError(f"{path} exists already: resume it, or let a run choose its own name") from error
         except OSError as error:
-            raise ResultsError(f"results folder {folder} cannot be written ({error.strerror}): pass another --results") from error
+            why = f"results folder {folder} cannot be written ({error.strerror}): pass another --results"
+            raise ResultsError(why) from error
         _own(file, path)
         log = RunLog(path, file, State(path, run_id))
         log.append("start", version=VERSION, run_id=run_id, request=dict(request or {}), when=now().isoformat())
@@ -179,23 +183,28 @@ class RunLog:
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _write(self, line: bytes) -> None:
         try:
             self._file.write(line)
         except OSError as error:
-            raise ResultsError(f"run log {self.path} cannot be written ({error.strerror}); what it has is kept") from error
+            raise self._unwritable(error) from error
 
     def _sync(self) -> None:
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise ResultsError(f"run log {self.path} cannot be written ({error.strerror}); what it has is kept") from error
+            raise self._unwritable(error) from error
         self._pending = 0
         self._flushed = time.monotonic()
+
+    def _unwritable(self, error: OSError) -> ResultsError:
+        return ResultsError(f"run log {self.path} cannot be written ({error.strerror}); what it has is kept")
 
 
 def log_path(folder: Path, run_id: str) -> Path:
@@ -241,10 +250,12 @@ def _own(file: BinaryIO, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
-        raise ResultsError(f"run log {path} is being written by another process: wait for it, or start without --resume") from error
+        why = f"run log {path} is being written by another process: wait for it, or start without --resume"
+        raise ResultsError(why) from error
     except OSError as error:
         file.close()
-        raise ResultsError(f"run log {path} cannot be locked ({error.strerror}): put --results on a local disk") from error
+        why = f"run log {path} cannot be locked ({error.strerror}): put --results on a local disk"
+        raise ResultsError(why) from error
 
 
 def _events(path: Path, state: State) -> Iterator[tuple[Event, int]]:
@@ -256,8 +267,10 @@ def _events(path: Path, state: State) -> Iterator[tuple[Event, int]]:
             for number, line in enumerate(file, 1):
                 event = _parse(line)
                 if broken is not None and event is not None:
-                    raise ResultsError(f"run log {path}, line {broken}: not a JSON event, but whole ones follow; "
-                                       "the file was changed by something else: remove that line")
+                    raise ResultsError(
+                        f"run log {path}, line {broken}: not a JSON event, but whole ones follow; "
+                        "the file was changed by something else: remove that line"
+                    )
                 if event is None:
                     broken = broken or number
                     state.torn = True
@@ -275,4 +288,7 @@ def _parse(line: bytes) -> Event | None:
         event = json.loads(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None  # pyright: ignore
+    if not isinstance(event, dict):
+        return None
+    found = cast("Event", event)
+    return found if isinstance(found.get("kind"), str) else None

@@ -1,5 +1,5 @@
-"""From a run log to Parquet: FOLDER/{runs,candidates,samples}/RUN_ID.parquet, so that runs accumulate side by side and a
-glob reads them all. Files appear whole or not at all. Reading them back is query.py.
+"""From a run log to Parquet: FOLDER/{runs,candidates,samples}/RUN_ID.parquet, so that runs accumulate side by side and
+a glob reads them all. Files appear whole or not at all. Reading them back is query.py.
 """
 
 from __future__ import annotations

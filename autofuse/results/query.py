@@ -52,9 +52,10 @@ def _file(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         found = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
-        raise ResultsError(f"results file {path} cannot be read ({error}); remove it, or compact its run log again") from error
+        why = f"results file {path} cannot be read ({error}); remove it, or compact its run log again"
+        raise ResultsError(why) from error
     columns = [
-        found.column(field.name).cast(field.type) if field.name in found.column_names else pa.nulls(len(found), field.type)
+        found[field.name].cast(field.type) if field.name in found.column_names else pa.nulls(len(found), field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)

@@ -26,8 +26,10 @@ def now() -> datetime:
 
 
 def config_digest(implementation: str, config: Mapping[str, Any], rewrites: str = "") -> str:
-    """Names a candidate inside its group: 16 hex digits over implementation, config and rewrites."""
-    return hashlib.sha256(canonical([implementation, config, rewrites]).encode()).hexdigest()[:16]
+    """Names a candidate inside its group: 16 hex digits over implementation, config and rewrites. The order of a
+    schedule's roles is its loop order, so it counts; that of other keys does not."""
+    plain = {**config, "roles": list(config["roles"].items())} if isinstance(config.get("roles"), dict) else config
+    return hashlib.sha256(canonical([implementation, plain, rewrites]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,8 @@ def from_row(kind: type[Record], row: Mapping[str, Any]) -> Record:
             try:
                 made[column.name] = _typed(str(column.type), row[column.name])
             except (TypeError, ValueError) as error:
-                raise ResultsError(f"{kind.__name__.lower()}.{column.name}: {row[column.name]!r} is not {column.type}") from error
+                what = f"{kind.__name__.lower()}.{column.name}"
+                raise ResultsError(f"{what}: {row[column.name]!r} is not {column.type}") from error
     try:
         return kind(**made)
     except TypeError as error:

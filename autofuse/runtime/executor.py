@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from autofuse.errors import PlanError
 from autofuse.ir.graph import Graph, Op, Reshape, Strided, TensorType
 from autofuse.plans.plan import Plan
+from autofuse.runtime.calls import Step, Values, ops_step
 from autofuse.runtime.layout import Work, arrange
 
-if TYPE_CHECKING:
-    import torch
-
-Values = dict[str, Any]
-Step = Callable[[Values], None]
 EXECUTORS = ("cuda", "interpreter")
 _MULTIPROCESSORS = 132
 """Of the grid that a persistent kernel gets in the interpreter; any number is right."""
@@ -44,16 +42,21 @@ class Executor:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         values: Values = dict(zip(self._names, inputs, strict=True))
-        for step in self._steps:
-            step(values)
+        graded = torch.is_grad_enabled()
+        if graded:
+            torch._C._set_grad_enabled(False)
+        try:
+            for step in self._steps:
+                step(values)
+        finally:
+            if graded:
+                torch._C._set_grad_enabled(True)
         return [None if name is None else values[name] for name in self._outputs]
 
 
 def _multiprocessors(kind: str) -> int:
     if kind != "cuda":
         return _MULTIPROCESSORS
-    import torch
-
     return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
 
 
@@ -108,8 +111,6 @@ class _Steps:
         return run
 
     def allocate(self, kind: TensorType) -> Callable[[], torch.Tensor]:
-        import torch
-
         dtype = getattr(torch, kind.dtype)
         shape, strides = kind.shape, kind.strides
         if self.device == "cuda" and torch.cuda.device_count() == 1:
@@ -119,15 +120,13 @@ class _Steps:
         return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
     def aten(self, work: Work) -> Step:
-        from autofuse.capture.aten import run as run_ops
-
-        ops, device = work.ops, self.device
+        run_ops = ops_step(work.ops, (*work.reads, *work.writes), self.device)
         inputs = work.reads
         wanted = tuple((value, self.graph.types[value].strides) for value in work.writes)
 
         def run(values: Values) -> None:
             local = {name: values[name] for name in inputs}
-            run_ops(ops, local, device=device)
+            run_ops(local)
             for value, strides in wanted:
                 values[value] = restride(local[value], strides)
 
@@ -136,7 +135,7 @@ class _Steps:
     def inductor(self, work: Work) -> Step:
         from autofuse.runtime.inductor import Subgraph
 
-        subgraph = Subgraph(self.graph, work.ops, work.reads, work.writes, self.device)
+        subgraph = Subgraph(work.ops, work.reads, work.writes, self.device)
         wanted = tuple(self.graph.types[value].strides for value in work.writes)
 
         def run(values: Values) -> None:
@@ -217,8 +216,6 @@ def restride(tensor: Any, strides: Sequence[int]) -> Any:
         return tensor
     if all(n == 1 or a == b for n, a, b in zip(tensor.shape, tensor.stride(), strides, strict=True)):
         return tensor
-    import torch
-
     copy = torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype, device=tensor.device)
     return copy.copy_(tensor)
 

@@ -5,7 +5,7 @@ A plan that does not fit its graph is refused here, when it is loaded, never whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.codegen.kernel import Kernel
@@ -178,6 +178,3 @@ def _with_deaths(works: Sequence[Work], outputs: frozenset[str]) -> tuple[Work, 
         seen.update(dead)
         found.append(Work(work.kind, work.ops, work.reads, work.writes, work.kernel, dead))
     return tuple(reversed(found))
-
-
-Step = Callable[[dict[str, object]], None]

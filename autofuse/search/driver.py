@@ -1,165 +1,220 @@
-"""The search of one graph: groups -> candidates -> measurements -> the best plan. The only loop of the project; what it
-calls flows one way."""
+"""A whole tuning run: workloads and shapes -> plans in the store, every measurement in the results folder."""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from autofuse.cost.device import Target
-from autofuse.cost.library import calls_time
+from autofuse.capture.trace import capture
+from autofuse.capture.workload import load
+from autofuse.cost.device import Target, resolve
 from autofuse.cost.model import CostModel
-from autofuse.errors import NoValidPlan
-from autofuse.fusion.build import NotFusible, build
-from autofuse.fusion.cover import Cover, k_best, unfused_cover
-from autofuse.fusion.enumerate import Enumeration, enumerate_groups
-from autofuse.fusion.group import Group
-from autofuse.fusion.library import implementations
-from autofuse.fusion.subgraph import extract
-from autofuse.ir.fingerprint import graph_key, program_key
+from autofuse.errors import CaptureError, NoValidPlan, WorkloadError
 from autofuse.ir.graph import Graph
-from autofuse.ir.program import Program
 from autofuse.measure.compile import CompilePool
 from autofuse.measure.supervisor import Worker
-from autofuse.search.effort import Budget, Effort
-from autofuse.search.group import GroupSearch
+from autofuse.plans.environment import current_environment
+from autofuse.plans.store import PlanStore
+from autofuse.results.log import RunLog, resumable
+from autofuse.results.parquet import compact, write
+from autofuse.results.records import Run
+from autofuse.results.schema import canonical
+from autofuse.search import events
+from autofuse.search.effort import Budget, effort_of
+from autofuse.search.events import Counts, OnEvent, Progress, TuneRequest, TuneResult, Verification
+from autofuse.search.finish import Chosen, choose
+from autofuse.search.graph import GraphTuner, Outcome
 from autofuse.search.journal import Journal
-from autofuse.search.pool import score
-from autofuse.search.rounds import GroupRounds
+from autofuse.search.report import dry_result, merge, plan_of, result_of
+from autofuse.search.small import check_small
+from autofuse.settings import settings
 
-COVERS = 4
-"""Covers whose groups are searched: the best few, since costs are predictions at first."""
-
-
-@dataclass
-class Outcome:
-    """What a search of one graph ends with; `ended` is done, budget or interrupted."""
-
-    graph: Graph
-    key: str
-    cover: Cover
-    unfused: Cover
-    searches: dict[Group, GroupSearch]
-    enumeration: Enumeration
-    ended: str
-    seconds: float
-    covers: list[Cover] = field(default_factory=list)
+SECONDS = {"quick": 60.0, "full": 600.0}
+"""Of one plan, where no budget is given."""
 
 
-@dataclass
-class GraphTuner:
-    """worker: None where there is no live GPU; then times are predictions."""
+def tune(request: TuneRequest, on_event: OnEvent = lambda event: None) -> list[TuneResult]:
+    """One result a workload and shape, in order. A wrong workload is a "failed" result; what is wrong with the run as
+    a whole (target, store, results folder) raises an AutofuseError before anything is done."""
+    target = resolve(request.target)
+    effort_of(request.effort)
+    with ExitStack() as stack:
+        run = stack.enter_context(_Run.open(request, target, on_event))
+        return run.all()
 
-    graph: Graph
-    target: Target
-    model: CostModel
-    effort: Effort
-    budget: Budget
-    journal: Journal
-    compile_pool: CompilePool
-    worker: Worker | None
-    strategy: str
-    seed: int = 0
-    on_progress: Callable[[str, dict[str, object]], None] = lambda kind, facts: None
 
-    def __post_init__(self) -> None:
-        self.key = graph_key(self.graph)
-        self.rng = np.random.default_rng(self.seed)
-        self.programs: dict[Group, Program] = {}
-        self.by_key: dict[str, GroupSearch] = {}
-        self.searches: dict[Group, GroupSearch] = {}
-        self.started = time.perf_counter()
-        self.rounds = GroupRounds(self.target, self.model, self.effort, self.budget, self.journal, self.compile_pool,
-                                  self.worker, self.strategy, self.seed, self.progress)  # fmt: skip
+class _Run:
+    def __init__(self, request: TuneRequest, target: Target, on_event: OnEvent, log: RunLog, folder: Path, store: PlanStore) -> None:
+        self.request = request
+        self.target = target
+        self.on_event = on_event
+        self.log = log
+        self.folder = folder
+        self.store = store
+        self.model = CostModel.load()
+        self.effort = effort_of(request.effort)
+        self.budget = Budget(request.budget_seconds, request.budget_trials)
+        self.training: list[dict[str, Any]] = []
+        self.jobs = [(spec, dict(shape)) for spec in request.workloads for shape in request.shapes]
+        self.timing = "measured" if target.live is not None else "predicted"
 
-    # --- groups ---
-
-    def legal(self, group: Group) -> str | None:
+    @staticmethod
+    @contextmanager
+    def open(request: TuneRequest, target: Target, on_event: OnEvent) -> Iterator[_Run]:
+        places = settings()
+        folder = request.results or places.results_dir
+        store = PlanStore.open(request.store or places.store_dir, readonly=request.dry_run)
+        earlier = resumable(folder, request.identity()) if request.resume else None
+        log = RunLog.resume(earlier) if earlier else RunLog.create(folder, request.identity())
+        run = _Run(request, target, on_event, log, folder, store)
+        reused = len(log.state.measured(target.name))
+        on_event(events.RunStarted(log.run_id, log.path, len(run.jobs), request.budget_seconds, reused))
+        if request.resume and earlier is None:
+            on_event(events.Note("nothing to resume: no interrupted run of this request; starting a new one"))
+        if not run.model.trained:
+            on_event(events.Note(f"cost model: {run.model.source}"))
         try:
-            self.programs[group] = build(self.graph, frozenset(group.ops), group.outputs)
-        except NotFusible as reason:
-            return str(reason)
-        return None
+            yield run
+        finally:
+            log.close()
+            store.close()
 
-    def enumerate(self) -> Enumeration:
-        found = enumerate_groups(self.graph, self.legal, budget=self.effort.groups)
-        for group in found.groups:
-            self.searches[group] = self.search_of(group)
-        self.progress("enumerated", groups=len(found.groups), truncated=found.truncated, refused=dict(found.refused))
-        return found
+    def all(self) -> list[TuneResult]:
+        workers = self.request.workers or max(1, (os.cpu_count() or 2) - (1 if self.target.live is not None else 0))
+        results: list[TuneResult] = []
+        with ExitStack() as stack:
+            pool = stack.enter_context(CompilePool(self.target.arch, workers))
+            worker = None
+            if self.target.live is not None:
+                worker = stack.enter_context(Worker(f"cuda:{self.target.live}"))
+            for number, (spec, dims) in enumerate(self.jobs, 1):
+                results.append(self.one(number, spec, dims, pool, worker))
+                if results[-1].status == events.INTERRUPTED:
+                    break
+        ended = results[-1].status if results else events.DONE
+        statuses = {result.status for result in results}
+        self.log.end(ended if ended == events.INTERRUPTED else events.BUDGET if events.BUDGET in statuses else events.DONE)
+        compact(self.log.path, self.folder)
+        self.write_training()
+        return results
 
-    def search_of(self, group: Group) -> GroupSearch:
-        """The shared search of the group's canonical form."""
-        program = self.programs.get(group)
-        alone = extract(self.graph, group.ops, group.outputs)
-        key = program_key(program) if program is not None else graph_key(alone)
-        found = self.by_key.get(key)
-        if found is None:
-            pool = None
-            if program is not None:
-                pool = score(program, self.target, self.model, self.effort.first_look, self.rng)
-            calls = implementations(self.graph, group)
-            libraries = tuple((call.name, calls_time(call.ops, self.graph.types, self.target).time_us) for call in calls)
-            found = self.by_key[key] = GroupSearch(key, alone, group, program, pool, libraries, calls)
-        found.members.append(group)
-        return found
-
-    # --- the loop ---
-
-    def run(self) -> Outcome:
-        """Raises NoValidPlan when nothing produces every output."""
-        enumeration = self.enumerate()
-        groups = list(self.searches)
-        ended = "done"
+    def one(self, number: int, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None) -> TuneResult:
+        started = time.perf_counter()
+        self.on_event(events.WorkloadStarted(number, spec, dims, self.target.name, self.timing))
         try:
-            while True:
-                covers = self.covers(groups)
-                wanted = self.wanted(covers)
-                if not wanted:
-                    break
-                if self.budget.spent():
-                    ended = "budget"
-                    break
-                for search in wanted:
-                    if self.budget.spent():
-                        break
-                    self.rounds.advance(search)
-                self.progress("round", best_us=self.covers(groups)[0].cost)
+            result = self.search(spec, dims, pool, worker)
+        except (WorkloadError, CaptureError) as error:
+            result = self.nothing(spec, dims, events.FAILED, str(error))
+        except NoValidPlan as error:
+            result = self.nothing(spec, dims, events.NO_PLAN, str(error))
         except KeyboardInterrupt:
-            ended = "interrupted"
-        covers = self.covers(groups)
-        unfused = unfused_cover(self.graph, groups)
-        return Outcome(self.graph, self.key, covers[0], unfused, self.searches, enumeration, ended,
-                       time.perf_counter() - self.started, covers)  # fmt: skip
+            result = self.nothing(spec, dims, events.INTERRUPTED, "interrupted; what was measured is kept, --resume goes on")
+        result = replace(result, seconds=time.perf_counter() - started)
+        self.log.record(self.row(result))
+        self.on_event(events.WorkloadFinished(result))
+        return result
 
-    def costs(self, groups: Sequence[Group]) -> list[float]:
-        return [self.searches[group].cost_us() for group in groups]
+    def nothing(self, spec: str, dims: Mapping[str, int], status: str, detail: str) -> TuneResult:
+        return TuneResult(spec, dict(dims), self.target.name, self.timing, None, None, None, (), Counts(), Verification(),
+                          0.0, str(self.store.path), status, detail)  # fmt: skip
 
-    def covers(self, groups: Sequence[Group]) -> list[Cover]:
-        found = k_best(self.graph, groups, self.costs(groups), COVERS)
-        if not found:
-            raise NoValidPlan("no choice of groups produces every output: every candidate of some op failed")
-        return found
+    def search(self, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None) -> TuneResult:
+        device = f"cuda:{self.target.live}" if self.target.live is not None else "fake"
+        workload = load(spec, dims, device)
+        captured = capture(workload.fn, workload.args)
+        if not captured:
+            raise CaptureError(f"{spec} has no tensor operations to tune")
+        parts = [self.graph(workload.name, dict(workload.shape), item.graph, spec, pool, worker) for item in captured]
+        return merge(parts)
 
-    def wanted(self, covers: Iterable[Cover]) -> list[GroupSearch]:
-        """Searches of the best covers that have rounds left, those of the best cover first.
+    def graph(
+        self, name: str, shape: dict[str, int], graph: Graph, spec: str, pool: CompilePool, worker: Worker | None
+    ) -> TuneResult:
+        tuner = self.tuner(name, shape, graph, pool, worker)
+        if self.request.dry_run:
+            return dry_result(tuner, name, shape, self.target)
+        outcome = tuner.run()
+        chosen = choose(outcome, self.target, worker, self.request.seed)
+        if worker is None:
+            chosen = check_small(spec, shape, graph, chosen, outcome, self.target, self.request.seed, self.note)
+        self.training += tuner.journal.training
+        plan = plan_of(outcome, chosen, name, shape, self.target, current_environment(device=self.target.live))
+        self.store.put(plan)
+        self.log.append("plan", plan=plan.to_dict())
+        return result_of(outcome, chosen, plan, str(self.store.path))
 
-        A cover that is worse than the best by more than the model's error is not worth compiling for.
-        """
-        found: dict[str, GroupSearch] = {}
-        covers = list(covers)
-        limit = covers[0].cost * (1 + self.model.relative_error)
-        for cover in covers:
-            if cover.cost > limit:
-                continue
-            for group in cover.groups:
-                search = self.searches[group]
-                if not search.exhausted:
-                    found[search.key] = search
-        return list(found.values())
+    def tuner(self, name: str, shape: dict[str, int], graph: Graph, pool: CompilePool, worker: Worker | None) -> GraphTuner:
+        from autofuse.ir.fingerprint import graph_key
 
-    def progress(self, kind: str, **facts: object) -> None:
-        self.on_progress(kind, facts)
+        journal = Journal(self.log, name, canonical(shape), self.target, graph_key(graph))
+        left = self.budget.seconds - self.budget.elapsed if self.budget.seconds is not None else SECONDS[self.effort.name]
+        trials = None if self.budget.trials is None else max(self.budget.trials - self.budget.used, 0)
+        budget = Budget(max(left, 0.0), trials)
+        watch = _Watch(self.on_event, budget)
+        return GraphTuner(graph, self.target, self.model, self.effort, budget, journal, pool, worker,
+                          self.request.strategy, self.request.seed, watch)  # fmt: skip
+
+    def note(self, text: str) -> None:
+        self.on_event(events.Note(text, "warning"))
+
+    def row(self, result: TuneResult) -> Run:
+        counts = result.candidates
+        return Run(
+            self.log.run_id, result.workload, canonical(dict(result.shape)), self.target.name, result.status,
+            timing=result.timing, plan_id=result.plan_id or "", strategy=self.request.strategy, effort=self.request.effort,
+            seed=self.request.seed, budget_seconds=self.request.budget_seconds, seconds=result.seconds,
+            total_us=result.total_us, unfused_us=result.unfused_us, enumerated=counts.enumerated, kept=counts.kept,
+            compiled=counts.compiled, verified=counts.verified, timed=counts.timed, failed=counts.failed,
+            max_abs_err=result.verified.max_abs_err, tolerance=result.verified.tolerance, host=platform.node(),
+            versions_json=canonical(current_environment()), config_json=canonical(self.request.identity()),
+        )  # fmt: skip
+
+    def write_training(self) -> None:
+        """Features beside labels: what `autofuse model train` reads."""
+        if self.training:
+            import pyarrow as pa
+
+            write(pa.Table.from_pylist(self.training), self.folder / "training" / f"{self.log.run_id}.parquet")
+
+
+class _Watch:
+    """Turns the search's own progress into events for whoever looks on."""
+
+    def __init__(self, on_event: OnEvent, budget: Budget) -> None:
+        self.on_event = on_event
+        self.budget = budget
+        self.counts: dict[str, int] = dict.fromkeys(("enumerated", "kept", "compiled", "verified", "timed", "failed"), 0)
+        self.failures: dict[str, int] = {}
+        self.best_us: float | None = None
+        self.eager_us: float | None = None
+
+    def __call__(self, kind: str, facts: Mapping[str, Any]) -> None:
+        match kind:
+            case "enumerated":
+                self.counts["enumerated"] += int(facts["candidates"])
+                self.eager_us = facts["unfused_us"]
+            case "compiled":
+                self.counts["kept"] += 1
+                self.counts["compiled"] += facts["status"] in ("compiled", "duplicate", "pruned_resources")
+                if str(facts["status"]).startswith("compile_"):
+                    self.fail(str(facts["status"]))
+            case "failed":
+                self.fail(str(facts["status"]))
+            case "timed":
+                self.counts["timed"] += 1
+            case "round":
+                self.best_us = facts["best_us"]
+        self.on_event(Progress(kind, Counts(**self.counts), dict(self.failures), self.best_us, self.eager_us, self.budget.elapsed))
+
+    def fail(self, status: str) -> None:
+        self.counts["failed"] += 1
+        self.failures[status] = self.failures.get(status, 0) + 1
+
+
+__all__ = ["Chosen", "Outcome", "tune"]

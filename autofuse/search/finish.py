@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from autofuse.codegen.kernel import Kernel
 from autofuse.codegen.triton import emit
@@ -18,7 +18,7 @@ from autofuse.fusion.subgraph import index_ranges
 from autofuse.ir.graph import Graph
 from autofuse.measure.records import AtenStep, Candidate, Inputs, Step, Timed, TritonStep, Verified
 from autofuse.measure.supervisor import Worker, eager
-from autofuse.search.driver import Outcome
+from autofuse.search.graph import Outcome
 from autofuse.search.group import GroupSearch, Trial
 from autofuse.search.pool import parse_config
 from autofuse.search.rounds import kernel_name, with_ops
@@ -94,17 +94,7 @@ def choose(outcome: Outcome, target: Target, worker: Worker | None, seed: int) -
     return best
 
 
-def interpreted(graph: Graph, chosen: Chosen, outcome: Outcome, target: Target, worker: Worker, seed: int) -> Chosen:
-    """Without a GPU: the plan's numbers by Triton's interpreter, on the graph of a small instance of the workload."""
-    candidate, _ = candidate_of_cover(graph, chosen.cover, outcome, target, "interpreted")
-    return replace(chosen, verified=worker.verify(candidate, Inputs(seed=seed, ranges=index_ranges(graph))))
-
-
 def saved_bytes(graph: Graph, group: Group) -> int:
     """2 N s of every value that the group keeps on chip: read and written nowhere."""
     inside = {value for name in group.ops for value in graph.by_name[name].outputs} - set(group.outputs)
     return sum(2 * graph.types[value].nbytes for value in inside)
-
-
-def names_of(groups: Sequence[Group]) -> list[str]:
-    return [kernel_name(group).removeprefix("fused_") for group in groups]

@@ -41,7 +41,11 @@ def worker():
 def matmul_graph(m: int, n: int, k: int) -> Graph:
     call = AtenCall("aten.mm.default", (Ref("a"), Ref("b")))
     op = Op("out", call, Contract("a", "b", "mk", "kn", "mn"), ("out",))
-    types = {"a": tensor(m, k, dtype="bfloat16"), "b": tensor(k, n, dtype="bfloat16"), "out": tensor(m, n, dtype="bfloat16")}
+    types = {
+        "a": tensor(m, k, dtype="bfloat16"),
+        "b": tensor(k, n, dtype="bfloat16"),
+        "out": tensor(m, n, dtype="bfloat16"),
+    }
     return Graph(("a", "b"), (op,), ("out",), types)
 
 
@@ -115,7 +119,8 @@ def test_writes_past_the_end_are_seen(worker):
 def test_a_lost_context_costs_one_candidate(fault):
     sources = {
         "illegal": ADD.replace("tl.store(out + at", "tl.store(out + at + 17592186044416"),
-        "trap": HEADER + ADD[len(HEADER) :].replace(
+        "trap": HEADER
+        + ADD[len(HEADER) :].replace(
             "    tl.store",
             '    tl.inline_asm_elementwise("trap; mov.b32 $0, $1;", "=r,r", [at], tl.int32, False, 1)\n    tl.store',
         ),
@@ -126,6 +131,7 @@ def test_a_lost_context_costs_one_candidate(fault):
     with Worker("cuda:0", timeout_s=20 if fault == "hang" else 60) as worker:
         assert worker.verify(bad).status == ("timeout" if fault == "hang" else "runtime_error")
         assert worker.verify(one("good", graph, add_kernel(1000))).ok
+        assert worker.restarts == 1
         if fault == "illegal":
             times = worker.time([one("good", graph, add_kernel(1000)), bad, eager(graph)])
             assert [record.status for record in times] == ["ok", "runtime_error", "ok"]
@@ -168,8 +174,8 @@ def _warm_us(n: int) -> float:
     tensors = {name: torch.randn(n, device="cuda") for name in ("x", "y", "out")}
     launch = Launcher(add_kernel(n, 1024))
     watch = CudaStopwatch()
-    run = watch.capture(lambda: [launch(tensors) for _ in range(20)])
-    return min(watch.sample([run] * 10)) / 20
+    run = watch.prepare(lambda: [launch(tensors) for _ in range(20)])
+    return min(watch.sample([run])[0] for _ in range(10)) / 20
 
 
 def test_plans_of_several_steps(worker):

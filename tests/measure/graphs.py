@@ -12,7 +12,6 @@ from autofuse.ir.graph import (
     Reduce,
     Ref,
     Reshape,
-    Symbol,
     TensorType,
     contiguous_strides,
 )
@@ -50,10 +49,3 @@ def chain_graph(m: int, n: int) -> Graph:
     )  # fmt: skip
     types = {"x": tensor(m, n), "y": tensor(m, n), "total": tensor(m, n), "flat": tensor(m * n), "out": tensor(m * n)}
     return Graph(("x", "y"), (add, view, double), ("out", "flat"), types)
-
-
-def to_float16_graph(n: int) -> Graph:
-    """out = x.to(float16)."""
-    call = AtenCall("prims.convert_element_type.default", (Ref("x"), Symbol("dtype", "float16")))
-    op = Op("out", call, Map(("x",), Arg(0), "float32"), ("out",))
-    return Graph(("x",), (op,), ("out",), {"x": tensor(n), "out": tensor(n, dtype="float16")})

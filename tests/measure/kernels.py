@@ -6,16 +6,25 @@ from autofuse.codegen.kernel import Kernel, Parameter
 
 HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
-ADD = HEADER + '''@triton.jit
+ADD = (
+    HEADER
+    + """@triton.jit
 def add(x, y, out, N: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.load(x + at, at < N).to(tl.float32) + tl.load(y + at, at < N).to(tl.float32)
     tl.store(out + at, total, at < N)
-'''
+"""
+)
 
 
 def add_kernel(
-    n: int, block: int = 128, *, dtype: str = "float32", source: str = ADD, num_warps: int = 4, programs: int | None = None
+    n: int,
+    block: int = 128,
+    *,
+    dtype: str = "float32",
+    source: str = ADD,
+    num_warps: int = 4,
+    programs: int | None = None,
 ) -> Kernel:
     """out = x + y over n elements."""
     return Kernel(
@@ -29,7 +38,9 @@ def add_kernel(
     )
 
 
-MATMUL = HEADER + '''@triton.jit
+MATMUL = (
+    HEADER
+    + """@triton.jit
 def matmul(a, b, out, K: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     row = tl.program_id(0) * BM
     column = tl.program_id(1) * BN
@@ -39,7 +50,8 @@ def matmul(a, b, out, K: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, BN: tl
     rows = row + tl.arange(0, BM)
     columns = column + tl.arange(0, BN)
     tl.store(out + rows[:, None] * N + columns[None, :], total)
-'''
+"""
+)
 
 
 def matmul_kernel(m: int, n: int, k: int, block: tuple[int, int, int] = (128, 64, 64)) -> Kernel:
@@ -60,13 +72,16 @@ def matmul_kernel(m: int, n: int, k: int, block: tuple[int, int, int] = (128, 64
     )
 
 
-SUM_ROWS = HEADER + '''@triton.jit
+SUM_ROWS = (
+    HEADER
+    + """@triton.jit
 def sum_rows(x, out, N: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     values = tl.load(x + row * N + at, at < N, 0.0).to(tl.float32)
     tl.atomic_add(out + row, tl.sum(values, 0))
-'''
+"""
+)
 
 
 def sum_rows_kernel(m: int, n: int) -> Kernel:

@@ -53,9 +53,9 @@ def test_descriptors_give_wgmma_and_shared_memory(pool):
 
 
 def test_a_register_cap_spills(pool):
-    made = pool.submit(replace(matmul_kernel(512, 512, 512, (128, 128, 64)), maxnreg=64)).result()
+    made = pool.submit(replace(matmul_kernel(512, 512, 512, (128, 128, 64)), maxnreg=96)).result()
     assert made.ok
-    assert made.n_regs <= 64
+    assert made.n_regs <= 96
     assert made.spill_bytes == 4 * made.n_spills > 0
 
 
@@ -144,6 +144,7 @@ def test_a_plain_script_and_its_sudden_end(tmp_path):
     assert status == "ok"
     process.send_signal(signal.SIGKILL)
     process.wait()
+    process.stdout.close()
     deadline = time.monotonic() + 20
     while alive(int(pid)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -161,5 +162,22 @@ def alive(pid: int) -> bool:
 def test_the_line_that_matters():
     mlir = "loc(\"x.py\":3:4): error: 'tt.dot' op bad operands\nmodule {\n  tt.func @k\n}\n"
     assert first_line(mlir) == "error: 'tt.dot' op bad operands"
-    assert first_line("Traceback (most recent call last):\n  File \"x\", line 1\nValueError: no") == "ValueError: no"
+    assert first_line('Traceback (most recent call last):\n  File "x", line 1\nValueError: no') == "ValueError: no"
     assert describe(ValueError("two\nlines")) == "ValueError: two"
+
+
+def test_this_process_loads_what_the_pool_built(pool, monkeypatch):
+    """Same key in Triton's cache, whatever this process's own Triton settings are."""
+    triton = pytest.importorskip("triton")
+    from autofuse.measure.paths import triton_cache_dir
+    from autofuse.measure.source import compile_kernel
+
+    monkeypatch.delenv("TRITON_DISABLE_LINE_INFO", raising=False)
+    kernel = add_kernel(1003)
+    assert pool.submit(kernel).result().ok
+    built = set(triton_cache_dir().rglob("*.cubin"))
+    compile_kernel(kernel, 90)
+    assert built
+    assert set(triton_cache_dir().rglob("*.cubin")) == built
+    assert "TRITON_DISABLE_LINE_INFO" not in os.environ
+    assert triton.knobs.cache.dir != str(triton_cache_dir())

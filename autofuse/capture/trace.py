@@ -1,0 +1,109 @@
+"""Captures what torch.compile captures: tuning and run time see the same graph, because both come this way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autofuse.capture import attention
+from autofuse.capture.convert import from_fx
+from autofuse.capture.decompose import decompositions
+from autofuse.errors import AutofuseError, CaptureError
+from autofuse.ir.graph import Graph
+
+if TYPE_CHECKING:
+    import torch
+
+Compiled = Callable[..., Any]
+Compiler = Callable[["torch.fx.GraphModule", Sequence[Any]], Compiled]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One graph of a function. `example_inputs` are the tensors (fake or real) that its inputs were traced with."""
+
+    graph: Graph
+    example_inputs: tuple[torch.Tensor, ...] = field(repr=False, hash=False, compare=False)
+
+
+def aot_backend(fw_compiler: Compiler) -> Callable[..., Compiled]:
+    """A Dynamo backend: attention made opaque, functionalised and decomposed, then fw_compiler(gm, example_inputs)."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_options: Any) -> Compiled:
+        attention.replace(gm)
+        compiler = aot_autograd(
+            fw_compiler=_boxed(fw_compiler), inference_compiler=_boxed(fw_compiler), decompositions=decompositions()
+        )
+        return compiler(gm, list(example_inputs))
+
+    return backend
+
+
+def _boxed(compiler: Compiler) -> Compiler:
+    from functorch.compile import make_boxed_func
+
+    def compile_boxed(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        run = compiler(gm, example_inputs)
+        return run if getattr(run, "_boxed_call", False) else make_boxed_func(run)
+
+    return compile_boxed
+
+
+def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = False) -> tuple[Captured, ...]:
+    """The graphs of fn(*args), in the order they run; args may be fake tensors. Runs fn once, as compiled.
+
+    Raises CaptureError where torch.compile fails, or where there is no tensor operation.
+    """
+    import torch
+
+    found: list[Captured] = []
+
+    def record(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        inputs = tuple(node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder")
+        found.append(Captured(from_fx(gm), inputs))
+        return gm.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend=aot_backend(record), fullgraph=fullgraph, dynamic=False)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            mode = _fake_mode((fn, *args))
+            if mode is not None:
+                stack.enter_context(mode)
+            compiled(*args)
+    except Exception as error:  # whatever the user's function or Dynamo raises: reported as one kind, with its cause
+        raise CaptureError(_reason(error)) from error
+    finally:
+        torch._dynamo.reset()
+    if not found:
+        raise CaptureError("the function has no tensor operation that torch.compile captures")
+    return tuple(found)
+
+
+def _reason(error: BaseException) -> str:
+    """Our own message where one lies beneath Dynamo's wrapping, else the first line of the outer one."""
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, AutofuseError):
+            return str(below)
+        below = below.__cause__ or getattr(below, "inner_exception", None)
+    lines = str(error).strip().splitlines() or [""]
+    return f"torch.compile failed: {type(error).__name__}: {lines[0]}"
+
+
+def _fake_mode(values: Sequence[Any]) -> Any:
+    """The mode of the first fake tensor among arguments and module parameters."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._pytree import tree_leaves
+
+    for value in tree_leaves(list(values)):
+        held = [*value.parameters(), *value.buffers()] if isinstance(value, torch.nn.Module) else [value]
+        for tensor in held:
+            if isinstance(tensor, FakeTensor):
+                return tensor.fake_mode
+    return None

@@ -1,0 +1,107 @@
+"""`autofuse explain`: the ledger of a stored plan, by plan id or by workload (its newest plan)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autofuse.cli import options, output
+from autofuse.errors import PlanError
+
+if TYPE_CHECKING:
+    from autofuse.plans.plan import Plan
+    from autofuse.plans.store import PlanStore
+
+HELP = "For each intermediate value of a plan: fused or not, what that saves and costs, and why."
+_PLAN_ID = re.compile(r"[0-9a-f]{4,16}\Z")
+
+
+@output.command
+def explain(
+    what: Annotated[
+        str, typer.Argument(metavar="WORKLOAD|PLAN", help="A workload, or a plan's id (its start will do).")
+    ],
+    shape: options.Shape = None,
+    target: Annotated[str | None, typer.Option(metavar="NAME", help="Only plans for this target.")] = None,
+    store: options.Store = None,
+    json: options.Json = False,
+) -> None:
+    from autofuse.plans.store import PlanStore
+
+    dims = options.one_shape(shape)
+    with output.document(json) as emit:
+        plan = find(PlanStore(options.store_folder(store)), what, dims, target)
+        if json:
+            emit(output.finite(described(plan)))
+        else:
+            show(plan)
+
+
+def find(store: PlanStore, what: str, dims: dict[str, int] | None = None, target: str | None = None) -> Plan:
+    """The plan of that id, else the newest of that workload (and shape, and target). Raises PlanError."""
+    plans = [
+        plan
+        for plan in store.list()
+        if plan.workload == what
+        and target in (None, plan.target)
+        and all(plan.shape.get(name) == size for name, size in (dims or {}).items())
+    ]
+    if plans:
+        return max(plans, key=lambda plan: plan.created)
+    if _PLAN_ID.match(what):
+        return store.show(what)
+    known = ", ".join(sorted({plan.workload for plan in store.list()})) or "no plan at all"
+    narrowed = " of that shape and target" if dims or target else ""
+    raise PlanError(f"no plan{narrowed} for {what} in {store.path}, which has {known}; make one: autofuse tune {what}")
+
+
+def described(plan: Plan) -> dict[str, Any]:
+    """The plan's JSON with each ledger entry's sentence."""
+    from autofuse.results.explain import from_list, to_list
+
+    return {
+        "plan_id": plan.plan_id,
+        "workload": plan.workload,
+        "shape": dict(plan.shape),
+        "target": plan.target,
+        "timing": plan.timing,
+        "total_us": plan.total_us,
+        "unfused_us": plan.unfused_us,
+        "groups": [
+            {
+                "ops": list(group.ops),
+                "outputs": list(group.outputs),
+                "implementation": group.implementation,
+                "config": group.schedule.to_dict() if group.schedule else {},
+                "rewrites": list(group.rewrites),
+                **group.evidence,
+            }
+            for group in plan.groups
+        ],
+        "ledger": to_list(from_list(plan.evidence.get("ledger", []))),
+    }
+
+
+def show(plan: Plan) -> None:
+    from rich.console import Console
+
+    from autofuse.cli.progress import shape_text
+    from autofuse.results.explain import from_list, ledger_table
+
+    console = Console(highlight=False)
+    console.print(f"{plan.workload}{shape_text(plan.shape)} for {plan.target}, plan {plan.plan_id}", markup=False)
+    console.print(
+        f"{plan.total_us:.1f} us {plan.timing} against {plan.unfused_us:.1f} us unfused, {len(plan.groups)} groups"
+    )
+    for group in plan.groups:
+        ways = str(group.schedule) if group.schedule else ""
+        console.print(f"  {', '.join(group.ops)}: {group.implementation} {ways}".rstrip(), markup=False)
+    ledger = from_list(plan.evidence.get("ledger", []))
+    if not ledger:
+        console.print("no intermediate values: nothing to fuse")
+        return
+    console.print(ledger_table(ledger))
+    for entry in ledger:
+        console.print(f"{entry.value}: {entry.reason()}", markup=False, soft_wrap=True)

@@ -1,0 +1,166 @@
+"""`autofuse tune`: options into a request, results out as a report or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autofuse.cli import options, output
+from autofuse.cli.progress import ProgressView, shape_text, summary
+from autofuse.errors import UsageError
+from autofuse.search.events import EFFORTS, STRATEGIES, GroupResult, TuneRequest, TuneResult, combinations, exit_code
+
+HELP = "Search the best plan of each workload and shape, and store it."
+
+
+@output.command
+def tune(
+    workload: Annotated[list[str], typer.Argument(metavar="WORKLOAD...", help="A name, or file.py:function.")],
+    shape: options.Shape = None,
+    target: options.TargetName = "auto",
+    effort: Annotated[str, typer.Option(metavar="|".join(EFFORTS), help="How long to look.")] = "quick",
+    budget_seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="Stop after so long; keep the best.")
+    ] = None,
+    budget_trials: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many trials.")] = None,
+    strategy: Annotated[str, typer.Option(metavar="|".join(STRATEGIES), help="Who proposes candidates.")] = "model",
+    seed: Annotated[int, typer.Option(metavar="N", help="Of every random choice.")] = 0,
+    store: options.Store = None,
+    results: Annotated[Path | None, typer.Option(metavar="DIR", help="Run logs and Parquet.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest broken-off run of this request.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Enumerate and predict; compile, time, store nothing.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Compile processes (default: one a core).")] = None,
+    json: options.Json = False,
+) -> None:
+    _choice("--effort", effort, EFFORTS)
+    _choice("--strategy", strategy, STRATEGIES)
+    for name, value in (
+        ("--budget-seconds", budget_seconds),
+        ("--budget-trials", budget_trials),
+        ("--workers", workers),
+    ):
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"{name} {value}: must be more than 0")
+    folder = options.store_folder(store)
+    request = TuneRequest(
+        workloads=tuple(workload),
+        shapes=combinations(options.parse_dims(shape)),
+        target=target,
+        effort=effort,
+        budget_seconds=budget_seconds,
+        budget_trials=budget_trials,
+        strategy=strategy,
+        seed=seed,
+        store=folder,
+        results=results or folder / "results",
+        resume=resume,
+        dry_run=dry_run,
+        workers=workers,
+    )
+    with output.document(json) as emit:
+        found, code = run(request)
+        if json:
+            emit(output.finite([result.to_dict() for result in found]))
+        else:
+            report(found)
+    raise typer.Exit(code)
+
+
+def run(request: TuneRequest) -> tuple[Sequence[TuneResult], int]:
+    """The results and the exit code. A run that is interrupted gives what had finished."""
+    from autofuse.search.driver import tune as search
+
+    with ProgressView() as view:
+        try:
+            found: Sequence[TuneResult] = search(request, view)
+        except KeyboardInterrupt:
+            where = f" in {view.log}" if view.log else ""
+            output.note(f"interrupted; everything measured is kept{where}; the same command with --resume goes on")
+            return view.finished, output.INTERRUPTED
+    for result in found:
+        if result.status in ("no_plan", "failed"):
+            output.error(summary(result))
+    return found, exit_code(found)
+
+
+def report(results: Sequence[TuneResult]) -> None:
+    """Tables on stdout: what was looked at, the groups of the plan, the ledger."""
+    from rich.console import Console
+
+    from autofuse.results.explain import from_list, ledger_table
+
+    console = Console(highlight=False)
+    for result in results:
+        counts, verified = result.candidates, result.verified
+        console.rule(f"{result.workload}{shape_text(result.shape)} for {result.target}", align="left")
+        console.print(
+            f"candidates: {counts.enumerated} enumerated, {counts.kept} kept, {counts.compiled} compiled, "
+            f"{counts.verified} verified, {counts.timed} timed, {counts.failed} failed"
+        )
+        if result.total_us is None:
+            console.print(f"{result.status}: {result.detail}", markup=False)
+            continue
+        console.print(group_table(result.groups, result.timing))
+        if result.ledger:
+            console.print(ledger_table(from_list(list(result.ledger))))
+        if verified.max_abs_err is not None and verified.tolerance is not None:
+            console.print(
+                f"checked against {verified.reference}: max abs error {verified.max_abs_err:.3g}, "
+                f"relative tolerance {verified.tolerance:.3g}"
+            )
+        console.print(summary(result), markup=False)
+        if result.plan_id:
+            console.print(f"plan {result.plan_id} in {result.store}", markup=False, soft_wrap=True)
+
+
+def group_table(groups: Sequence[GroupResult], timing: str) -> Any:
+    from rich.table import Table
+
+    from autofuse.results.explain import si_bytes
+
+    table = Table(title="groups", title_justify="left")
+    for column in ("group", "implementation", "config"):
+        table.add_column(column, overflow="fold")
+    for column in ("regs", "spills", "smem", "occupancy", "DRAM", "saved", "predicted us", f"{timing} us"):
+        table.add_column(column, justify="right")
+    for group in groups:
+        table.add_row(
+            group.name,
+            group.implementation,
+            config_text(group.config),
+            _shown(group.n_regs),
+            _shown(group.n_spills),
+            _shown(group.smem_bytes),
+            _shown(group.occupancy, "{:.0%}"),
+            "" if group.dram_bytes is None else si_bytes(group.dram_bytes),
+            si_bytes(group.saved_bytes),
+            _shown(group.predicted_us, "{:.1f}"),
+            _shown(group.measured_us, "{:.1f}"),
+        )
+    if timing == "predicted":
+        table.columns.pop()
+    return table
+
+
+def config_text(config: object) -> str:
+    found: dict[str, Any] = dict(config)  # type: ignore[call-overload]
+    roles = found.pop("roles", {})
+    return " ".join(
+        [*(f"{axis}={role}" for axis, role in dict(roles).items()), *(f"{k}={v}" for k, v in found.items() if v)]
+    )
+
+
+def _shown(value: float | None, form: str = "{}") -> str:
+    return "" if value is None else form.format(value)
+
+
+def _choice(option: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{option} {value}: expected one of {', '.join(allowed)}")

@@ -1,0 +1,246 @@
+"""Scalar expressions as Triton text. Text only: what compiles for a GPU also runs in Triton's interpreter.
+
+Values of half and quarter precision live in registers as float32, all others as themselves. No `libdevice`: the
+interpreter has none, and `tl` covers what is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from autofuse.ir.functions import converted, lookup
+from autofuse.ir.graph import Apply, Arg, Expr, Lit, Scalar
+
+_NARROW = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"})
+_TRITON = {"bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5",
+           "float8_e4m3fnuz": "tl.float8e4b8", "float8_e5m2fnuz": "tl.float8e5b16"}  # fmt: skip
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
+          "ge": ">=", "and": "&", "or": "|", "xor": "^", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+          "shl": "<<", "shr": ">>"}  # fmt: skip
+_LOGICAL = frozenset({"and", "or", "xor", "not"})
+_PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"
+
+
+def register_dtype(dtype: str) -> str:
+    """The dtype that a value of `dtype` has in registers."""
+    return "float32" if dtype in _NARROW else dtype
+
+
+def triton_type(dtype: str) -> str:
+    """Triton's name of a torch dtype."""
+    return _TRITON.get(dtype, f"tl.{dtype}")
+
+
+def render(expr: Expr, names: Sequence[str], dtypes: Sequence[str], compute: str, out: str) -> str:
+    """One Triton expression for `expr`, of dtype register_dtype(out), but a bare literal stays one.
+
+    names[i] is the register of operand i and dtypes[i] its dtype. Raises KeyError for an unknown function.
+    """
+    if isinstance(expr, Lit):
+        return literal(expr.value, out)
+    text, kind = _Renderer(names, dtypes, register_dtype(compute)).typed(expr)
+    return cast(text, kind, register_dtype(out))
+
+
+def literal(value: Scalar, dtype: str) -> str:
+    """A Python literal of `value` as `dtype` takes it."""
+    if dtype == "bool":
+        return str(bool(value))
+    if "float" not in dtype:
+        return str(int(value))
+    number = float(value)
+    return repr(number) if math.isfinite(number) else f'float("{number}")'
+
+
+def cast(text: str, kind: str, wanted: str) -> str:
+    """`text` of dtype `kind` in dtype `wanted`; to bool by comparison with zero, as torch."""
+    if kind == wanted:
+        return text
+    if wanted == "bool":
+        return f"({text} != 0)"
+    if wanted == "uint8" and "float" in kind:
+        return f"{text}.to(tl.int32).to(tl.uint8)"  # as torch: negative values wrap instead of saturating
+    return f"{text}.to({triton_type(wanted)})"
+
+
+class _Renderer:
+    def __init__(self, names: Sequence[str], dtypes: Sequence[str], compute: str) -> None:
+        self.names = names
+        self.dtypes = tuple(dtypes)
+        self.compute = compute
+
+    def typed(self, expr: Expr, literals: str | None = None) -> tuple[str, str]:
+        """(text, register dtype); a literal becomes a scalar tensor of dtype `literals`."""
+        match expr:
+            case Arg(index, convert):
+                kind = register_dtype(self.dtypes[index])
+                name = cast(self.names[index], self.dtypes[index], kind)
+                return (cast(name, kind, self.compute), self.compute) if convert else (name, kind)
+            case Lit(value):
+                kind = literals or ("bool" if isinstance(value, bool) else self.compute)
+                return f"tl.full([], {literal(value, kind)}, {triton_type(kind)})", kind
+            case Apply():
+                return self.apply(expr)
+
+    def apply(self, expr: Apply) -> tuple[str, str]:
+        fn, function = expr.fn, lookup(expr.fn)
+        if len(expr.args) != function.arity:
+            raise ValueError(f"{fn} takes {function.arity} operands, not {len(expr.args)}")
+        wanted = converted(fn)
+        if wanted is not None:
+            text, kind = self.typed(expr.args[0])
+            return cast(text, kind, register_dtype(wanted)), register_dtype(wanted)
+        if fn == "where":
+            return self.where(expr)
+        parts = self.unified(expr.args, logical=fn in _LOGICAL)
+        kind = parts[0][1]
+        text = self.infix(fn, expr, kind) if fn in _INFIX else _call(fn, [text for text, _ in parts], kind)
+        return text, "bool" if function.result == "bool" else kind
+
+    def infix(self, fn: str, expr: Apply, kind: str) -> str:
+        """Literals stay bare next to a tensor, which reads better and folds into immediates."""
+        bare = fn not in _LOGICAL and not all(isinstance(part, Lit) for part in expr.args)
+        texts = [
+            f"({literal(part.value, kind)})" if bare and isinstance(part, Lit) else text
+            for part, (text, _) in zip(expr.args, self.unified(expr.args, logical=fn in _LOGICAL), strict=True)
+        ]
+        return f"({texts[0]} {_INFIX[fn]} {texts[1]})"
+
+    def where(self, expr: Apply) -> tuple[str, str]:
+        test, kind = self.typed(expr.args[0])
+        (yes, result), (no, _) = self.unified(expr.args[1:])
+        return f"tl.where({cast(test, kind, 'bool')}, {yes}, {no})", result
+
+    def unified(self, args: Sequence[Expr], *, logical: bool = False) -> list[tuple[str, str]]:
+        """Operands in one dtype: their own where they agree, else the compute dtype."""
+        known = {self.typed(arg)[1] for arg in args if not isinstance(arg, Lit)}
+        kind = "bool" if logical else known.pop() if len(known) == 1 else self.compute
+        return [(cast(*self.typed(arg, kind), kind), kind) for arg in args]
+
+
+def _call(fn: str, args: list[str], kind: str) -> str:
+    floating = "float" in kind
+    special = _FLOAT.get(fn) if floating else _INTEGER.get(fn)
+    if special is None:
+        special = _FLOAT[fn] if fn in _FLOAT else _INTEGER[fn]
+    if fn == "tanh":
+        return _tanh(args[0], kind)
+    return special(*args)
+
+
+def _tanh(x: str, kind: str) -> str:
+    """1 - 2 / (exp(2x) + 1) cannot overflow to NaN, but cancels near 0, where the Taylor series takes over."""
+    small = 0.25 if kind == "float32" else 0.01  # relative error below 5e-7 in float32, 1e-13 in float64
+    q = f"({x} * {x})"
+    series = f"{x} * (1.0 + {q} * (-0.3333333333333333 + {q} * (0.13333333333333333 + {q} * " \
+             f"(-0.05396825396825397 + {q} * 0.021869488536155203))))"  # fmt: skip
+    return f"tl.where(tl.abs({x}) < {small}, {series}, 1.0 - 2.0 / (tl.exp(2.0 * {x}) + 1.0))"
+
+
+def _round(x: str) -> str:
+    """Half to even."""
+    low = f"tl.floor({x})"
+    odd = f"(tl.floor({low} * 0.5) * 2.0 != {low})"
+    return f"tl.where((({x} - {low}) > 0.5) | ((({x} - {low}) == 0.5) & {odd}), {low} + 1.0, {low})"
+
+
+def _trunc(x: str) -> str:
+    return f"tl.where({x} < 0, tl.ceil({x}), tl.floor({x}))"
+
+
+def _log1p(x: str) -> str:
+    """Kahan: log(u) * x / (u - 1) with u = 1 + x undoes the rounding of u."""
+    u = f"(1.0 + {x})"
+    return f"tl.where(({u} == 1.0) | ({u} == float('inf')), {x}, tl.log({u}) * ({x} / ({u} - 1.0)))"
+
+
+def _expm1(x: str) -> str:
+    """A series near 0, where exp(x) - 1 cancels. (The approximate exp and log are too rough for Kahan's quotient.)"""
+    terms = "1.0"
+    for n in range(9, 1, -1):
+        terms = f"(1.0 + {x} * {terms} * {1.0 / n!r})"
+    return f"tl.where(tl.abs({x}) < 0.35, {x} * {terms}, tl.exp({x}) - 1.0)"
+
+
+def _pow(x: str, y: str) -> str:
+    """exp2(y log2|x|) with the sign of odd exponents, NaN for a negative base with a fraction, and x^0 = 1 = 1^y."""
+    size = f"tl.exp2({y} * tl.log2(tl.abs({x})))"
+    whole, odd = f"(tl.floor({y}) == {y})", f"(tl.floor({y} * 0.5) * 2.0 != {y})"
+    infinite = f"(tl.abs({y}) == float('inf'))"
+    below = f"tl.where({whole}, tl.where({odd} & ({infinite} == 0), -{size}, {size}), float('nan'))"
+    value = f"tl.where({x} < 0, {below}, {size})"
+    one = f"(({y} == 0) | ({x} == 1.0) | (({x} == -1.0) & {infinite}))"
+    return f"tl.where({one}, 1.0, {value})"
+
+
+def _integer_remainder(a: str, b: str) -> str:
+    """The sign of the divisor, as Python; Triton's % takes that of the dividend."""
+    rest = f"({a} % {b})"
+    return f"tl.where(({rest} != 0) & (({rest} < 0) != ({b} < 0)), {rest} + {b}, {rest})"
+
+
+def _integer_floordiv(a: str, b: str) -> str:
+    return f"tl.where((({a} % {b}) != 0) & (({a} < 0) != ({b} < 0)), ({a} // {b}) - 1, {a} // {b})"
+
+
+def _sign(x: str) -> str:
+    return f"tl.where({x} > 0, 1, tl.where({x} < 0, -1, 0)).to({x}.dtype)"
+
+
+_Text = Callable[..., str]
+_FLOAT: dict[str, _Text] = {
+    "neg": lambda x: f"(-{x})",
+    "abs": lambda x: f"tl.abs({x})",
+    "square": lambda x: f"({x} * {x})",
+    "relu": lambda x: f"tl.maximum({x}, 0.0{_PROPAGATE})",
+    "maximum": lambda x, y: f"tl.maximum({x}, {y}{_PROPAGATE})",
+    "minimum": lambda x, y: f"tl.minimum({x}, {y}{_PROPAGATE})",
+    "fmax": lambda x, y: f"tl.maximum({x}, {y})",
+    "fmin": lambda x, y: f"tl.minimum({x}, {y})",
+    "fma": lambda x, y, z: f"tl.fma({x}, {y}, {z})",
+    "floor": lambda x: f"tl.floor({x})",
+    "ceil": lambda x: f"tl.ceil({x})",
+    "trunc": _trunc,
+    "round": _round,
+    "sign": _sign,
+    "exp": lambda x: f"tl.exp({x})",
+    "exp2": lambda x: f"tl.exp2({x})",
+    "log": lambda x: f"tl.log({x})",
+    "log2": lambda x: f"tl.log2({x})",
+    "log1p": _log1p,
+    "expm1": _expm1,
+    "sqrt": lambda x: f"tl.sqrt({x})",
+    "rsqrt": lambda x: f"tl.rsqrt({x})",
+    "reciprocal": lambda x: f"(1.0 / {x})",
+    "sigmoid": lambda x: f"(1.0 / (1.0 + tl.exp(-{x})))",
+    "tanh": lambda x: _tanh(x, "float32"),
+    "erf": lambda x: f"tl.erf({x})",
+    "sin": lambda x: f"tl.sin({x})",
+    "cos": lambda x: f"tl.cos({x})",
+    "tan": lambda x: f"(tl.sin({x}) / tl.cos({x}))",
+    "pow": _pow,
+    "fmod": lambda x, y: f"({x} % {y})",
+    "remainder": _integer_remainder,
+    "floordiv": lambda x, y: f"tl.floor({x} / {y})",
+    "truncdiv": lambda x, y: _trunc(f"({x} / {y})"),
+    "isnan": lambda x: f"({x} != {x})",
+    "isinf": lambda x: f'(tl.abs({x}) == float("inf"))',
+    "isfinite": lambda x: f'(tl.abs({x}) < float("inf"))',
+}
+_INTEGER: dict[str, _Text] = {
+    "not": lambda x: f"({x} == 0)",
+    "bitwise_not": lambda x: f"(~{x})",
+    "relu": lambda x: f"tl.maximum({x}, 0)",
+    "maximum": lambda x, y: f"tl.maximum({x}, {y})",
+    "minimum": lambda x, y: f"tl.minimum({x}, {y})",
+    "fma": lambda x, y, z: f"({x} * {y} + {z})",
+    **dict.fromkeys(("floor", "ceil", "trunc", "round"), lambda x: x),
+    "remainder": _integer_remainder,
+    "fmod": lambda x, y: f"({x} % {y})",
+    "floordiv": _integer_floordiv,
+    "truncdiv": lambda x, y: f"({x} // {y})",
+    "isnan": lambda x: f"({x} != {x})",
+    "isinf": lambda x: f"({x} != {x})",
+    "isfinite": lambda x: f"({x} == {x})",
+}

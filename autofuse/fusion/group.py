@@ -1,0 +1,112 @@
+"""A group (a set of ops that could run as one kernel) and the bitmasks over a graph's ops that groups are found with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from autofuse.ir.graph import Graph, Op, operands
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """ops in graph order, views left out: they fold into whoever reads through them. outputs: values materialised.
+
+    A value of `ops` that is used elsewhere but is no output is computed again where it is used (recompute).
+    """
+
+    ops: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class GraphMasks:
+    """Ops that are no views, numbered in graph order; a set of them is an int with those bits.
+
+    An op depends on the base value behind each view that it reads. `parents` and `children` are direct, `ancestors`
+    and `descendants` transitive, none of them includes the op itself.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.ops: tuple[Op, ...] = tuple(op for op in graph.ops if not op.is_view)
+        self.number = {op.name: i for i, op in enumerate(self.ops)}
+        self.reads: tuple[tuple[str, ...], ...] = tuple(reads(graph, op) for op in self.ops)
+        self.made_by = {value: i for i, op in enumerate(self.ops) for value in op.outputs}
+        self.readers: dict[str, int] = {}
+        """Base value -> the ops that read it, inputs of the graph included."""
+        for i, values in enumerate(self.reads):
+            for value in values:
+                self.readers[value] = self.readers.get(value, 0) | 1 << i
+        self.required = required(graph)
+        count = len(self.ops)
+        self.parents = [0] * count
+        self.children = [0] * count
+        self.ancestors = [0] * count
+        self.descendants = [0] * count
+        for i, values in enumerate(self.reads):
+            for value in values:
+                if value in self.made_by:
+                    self.parents[i] |= 1 << self.made_by[value]
+            for parent in bits(self.parents[i]):
+                self.ancestors[i] |= self.ancestors[parent] | 1 << parent
+                self.children[parent] |= 1 << i
+        for i in reversed(range(count)):
+            for child in bits(self.children[i]):
+                self.descendants[i] |= self.descendants[child] | 1 << child
+
+    def mask(self, names: Iterable[str]) -> int:
+        found = 0
+        for name in names:
+            found |= 1 << self.number[name]
+        return found
+
+    def names(self, mask: int) -> tuple[str, ...]:
+        return tuple(self.ops[i].name for i in bits(mask))
+
+    def hull(self, mask: int) -> int:
+        """The smallest convex set around `mask`: with the ops on every path that leaves it and comes back."""
+        above = below = 0
+        for i in bits(mask):
+            above |= self.ancestors[i]
+            below |= self.descendants[i]
+        return mask | (above & below)
+
+    def is_convex(self, mask: int) -> bool:
+        return self.hull(mask) == mask
+
+    def inputs(self, mask: int) -> tuple[str, ...]:
+        """Base values that the set reads and does not make, in order of first use."""
+        found: dict[str, None] = {}
+        for i in bits(mask):
+            for value in self.reads[i]:
+                if value not in self.made_by or not mask >> self.made_by[value] & 1:
+                    found[value] = None
+        return tuple(found)
+
+    def exposed(self, mask: int) -> tuple[str, ...]:
+        """Values of the set that something outside it needs, in graph order; all of them where nothing does."""
+        values = [value for i in bits(mask) for value in self.ops[i].outputs]
+        used = [v for v in values if v in self.required or self.readers.get(v, 0) & ~mask]
+        return tuple(used or values)
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def reads(graph: Graph, op: Op) -> tuple[str, ...]:
+    """Distinct base values behind what the op reads."""
+    found = dict.fromkeys(graph.base(value) for value in op.inputs)
+    if op.form is not None:
+        found |= dict.fromkeys(graph.base(value) for value in operands(op.form))
+    return tuple(found)
+
+
+def required(graph: Graph) -> frozenset[str]:
+    """Base values that must be materialised because an output of the graph is, or looks at, them."""
+    bases = {graph.base(value) for value in graph.outputs if value is not None}
+    return frozenset(bases - set(graph.inputs))

@@ -1,0 +1,153 @@
+"""A finished search as a plan and as the command's answer. No search, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from autofuse.cost.device import Target
+from autofuse.fusion.group import Group
+from autofuse.ir.graph import Graph
+from autofuse.plans.plan import Plan, PlannedGroup, make_plan
+from autofuse.results.explain import to_list
+from autofuse.search import events
+from autofuse.search.events import Counts, GroupResult, TuneResult, Verification
+from autofuse.search.finish import Chosen, saved_bytes
+from autofuse.search.graph import GraphTuner, Outcome
+from autofuse.search.group import GroupSearch, Trial
+from autofuse.search.journal import identity
+from autofuse.search.ledger import ledger
+from autofuse.search.rounds import kernel_name
+
+
+def group_evidence(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> dict[str, Any]:
+    """The numbers of one group of a plan; absent ones are left out."""
+    compiled = trial.compiled
+    found: dict[str, Any] = {
+        "name": kernel_name(group).removeprefix("fused_"),
+        "saved_bytes": saved_bytes(graph, group),
+        "predicted_us": trial.predicted_us,
+        "measured_us": trial.time_us,
+        "occupancy": trial.occupancy,
+        "dram_bytes": trial.dram_bytes,
+        "binding": trial.binding or None,
+        "candidates": search.counts(),
+    }
+    if compiled is not None:
+        found |= {"n_regs": compiled.n_regs, "n_spills": compiled.n_spills, "smem_bytes": compiled.smem_bytes}
+    found["rivals"] = rivals(search, trial)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def rivals(search: GroupSearch, chosen: Trial) -> list[dict[str, Any]]:
+    """The next best two ways to run the group, and its library calls, with what they cost."""
+    measured = [t for t in search.measured() if t is not chosen][:2]
+    calls = [t for t in search.library_trials.values() if t is not chosen and t not in measured]
+    return [
+        {"implementation": identity(search, t)[0], "measured_us": t.time_us, "predicted_us": t.predicted_us, "status": t.status}
+        for t in (*measured, *calls)
+    ]
+
+
+def planned(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> PlannedGroup:
+    evidence = group_evidence(graph, group, search, trial)
+    if trial.is_library or search.pool is None:
+        # A library call that stands for several ops (addmm) is named, so that the executor makes the same one.
+        return PlannedGroup(group.ops, group.outputs, "aten", None, (search.libraries[trial.library][0],), evidence)
+    schedule, rewrites = search.pool.schedule(trial.position), search.pool.rewrites(trial.position)
+    return PlannedGroup(group.ops, group.outputs, "triton", schedule, rewrites, evidence)
+
+
+def plan_of(
+    outcome: Outcome, chosen: Chosen, workload: str, shape: Mapping[str, int], target: Target, environment: Mapping[str, str]
+) -> Plan:
+    groups = [planned(outcome.graph, g, outcome.searches[g], chosen.trials[g]) for g in chosen.cover.groups]
+    evidence: dict[str, Any] = {
+        "ledger": to_list(ledger(outcome, chosen.cover, chosen.trials)),
+        "ended": outcome.ended,
+        "eager_us": chosen.eager_us,
+        "groups_enumerated": len(outcome.searches),
+        "enumeration_truncated": outcome.enumeration.truncated,
+        "refused": dict(outcome.enumeration.refused),
+    }
+    if chosen.verified is not None:
+        evidence["verified"] = {
+            "max_abs_err": chosen.verified.max_abs_err, "tolerance": chosen.verified.tolerance,
+            "rms_err": chosen.verified.rms_err, "eager_err": chosen.verified.eager_err, "reference": reference(chosen),
+        }  # fmt: skip
+    return make_plan(
+        graph=outcome.graph, graph_key=outcome.key, workload=workload, shape=shape, target=target.name,
+        environment=environment, groups=groups, timing="measured" if chosen.timed is not None else "predicted",
+        total_us=chosen.total_us, unfused_us=chosen.unfused_us,
+        evidence={name: value for name, value in evidence.items() if value is not None},
+    )  # fmt: skip
+
+
+def reference(chosen: Chosen) -> str:
+    return "float64" if chosen.timed is not None else "float64, in Triton's interpreter at a small size"
+
+
+def counts(searches: Iterable[GroupSearch]) -> Counts:
+    total = dict.fromkeys(("enumerated", "kept", "compiled", "verified", "timed", "failed"), 0)
+    for search in searches:
+        for name, value in search.counts().items():
+            total[name] += value
+    return Counts(**total)
+
+
+def result_of(outcome: Outcome, chosen: Chosen, plan: Plan, store: str) -> TuneResult:
+    groups = tuple(
+        GroupResult(
+            name=str(g.evidence.get("name", "")), ops=g.ops, implementation=g.implementation,
+            config=g.schedule.to_dict() | {"rewrites": list(g.rewrites)} if g.schedule is not None else {"call": g.rewrites[0]},
+            n_regs=g.evidence.get("n_regs"), n_spills=g.evidence.get("n_spills"), smem_bytes=g.evidence.get("smem_bytes"),
+            occupancy=g.evidence.get("occupancy"), dram_bytes=g.evidence.get("dram_bytes"),
+            saved_bytes=int(g.evidence["saved_bytes"]), predicted_us=g.evidence.get("predicted_us"),
+            measured_us=g.evidence.get("measured_us"),
+        )
+        for g in plan.groups
+    )  # fmt: skip
+    verified = Verification(reference=reference(chosen))
+    if chosen.verified is not None:
+        verified = Verification(chosen.verified.max_abs_err, chosen.verified.tolerance, reference(chosen))
+    distinct = {search.key: search for search in outcome.searches.values()}
+    return TuneResult(
+        plan.workload, dict(plan.shape), plan.target, plan.timing, plan.plan_id, plan.total_us, plan.unfused_us, groups,
+        counts(distinct.values()), verified, outcome.seconds, store, outcome.ended, "", tuple(plan.evidence["ledger"]),
+    )  # fmt: skip
+
+
+def dry_result(tuner: GraphTuner, workload: str, shape: Mapping[str, int], target: Target) -> TuneResult:
+    """Enumerated and predicted, nothing compiled, nothing stored."""
+    tuner.enumerate()
+    groups = list(tuner.searches)
+    cover = tuner.covers(groups)[0]
+    from autofuse.fusion.cover import unfused_cover
+
+    unfused = sum(tuner.searches[g].cost_us() for g in unfused_cover(tuner.graph, groups).groups)
+    found = tuple(
+        GroupResult(kernel_name(g).removeprefix("fused_"), g.ops, "predicted", {}, saved_bytes=saved_bytes(tuner.graph, g),
+                    predicted_us=tuner.searches[g].cost_us())
+        for g in cover.groups
+    )  # fmt: skip
+    return TuneResult(workload, dict(shape), target.name, "predicted", None, cover.cost, unfused, found,
+                      counts(tuner.by_key.values()), Verification(reference="none: a dry run"), 0.0)  # fmt: skip
+
+
+def merge(parts: Sequence[TuneResult]) -> TuneResult:
+    """Graph breaks make several graphs of one workload: one answer, times added up."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    totals = [p.total_us for p in parts if p.total_us is not None]
+    unfused = [p.unfused_us for p in parts if p.unfused_us is not None]
+    names = ("enumerated", "kept", "compiled", "verified", "timed", "failed")
+    worst = max((p.verified for p in parts), key=lambda v: v.max_abs_err or 0.0)
+    return TuneResult(
+        first.workload, first.shape, first.target, first.timing, ",".join(p.plan_id or "" for p in parts),
+        sum(totals) if len(totals) == len(parts) else None, sum(unfused) if len(unfused) == len(parts) else None,
+        tuple(g for p in parts for g in p.groups),
+        Counts(**{n: sum(getattr(p.candidates, n) for p in parts) for n in names}), worst, sum(p.seconds for p in parts),
+        first.store, next((p.status for p in parts if p.status != events.DONE), events.DONE), "",
+        tuple(entry for p in parts for entry in p.ledger),
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""Library estimates against what was measured on an H200 (COST_MODEL.md, FIELD.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from autofuse.cost.device import resolve
+from autofuse.cost.library import calls_time, op_time
+from autofuse.ir.graph import Apply, Arg, AtenCall, Contract, Map, Op, Ref, Reshape
+from tests.cost.programs import tensor
+
+H200 = resolve("h200")
+
+
+def mm(m: int, n: int, k: int) -> tuple[Op, dict]:
+    op = Op("mm", AtenCall("aten.mm.default", (Ref("a"), Ref("b"))), Contract("a", "b", "mk", "kn", "mn"), ("c",))
+    return op, {"a": tensor(m, k), "b": tensor(k, n), "c": tensor(m, n)}
+
+
+def test_large_matmul_lies_in_the_measured_band() -> None:
+    found = op_time(*mm(8192, 8192, 8192), H200)
+    assert 2 * 8192**3 / 790e6 < found.time_us < 2 * 8192**3 / 690e6
+    assert found.binding == "tensor"
+
+
+def test_thin_matmul_is_bound_by_its_weights() -> None:
+    found = op_time(*mm(16, 14336, 4096), H200)
+    assert found.binding == "dram"
+    assert 28 < found.time_us < 45
+
+
+def test_addmm_without_a_form_is_still_a_matmul() -> None:
+    op = Op("addmm", AtenCall("aten.addmm.default", (Ref("bias"), Ref("a"), Ref("b"))), None, ("c",))
+    types = {"bias": tensor(4096), "a": tensor(8192, 1024), "b": tensor(1024, 4096), "c": tensor(8192, 4096)}
+    plain, _ = op_time(*mm(8192, 4096, 1024), H200), None
+    assert op_time(op, types, H200).time_us == pytest.approx(plain.time_us, rel=0.05)
+
+
+def test_eager_add_moves_three_tensors() -> None:
+    op = Op("add", AtenCall("aten.add.Tensor", (Ref("x"), Ref("y"))), Map(("x", "y"), Apply("add", (Arg(0), Arg(1))), "float32"),
+            ("z",))  # fmt: skip
+    types = {name: tensor(8192, 8192) for name in "xyz"}
+    found = op_time(op, types, H200)
+    assert found.dram_bytes == 3 * 2 * 8192**2
+    assert found.time_us > found.dram_bytes / H200.read_bytes_per_us
+
+
+def test_views_are_free_and_calls_add_up() -> None:
+    view = Op("v", AtenCall("aten.view.default", (Ref("c"),)), Reshape("c"), ("v",))
+    op, types = mm(1024, 1024, 1024)
+    types["v"] = tensor(1024 * 1024)
+    assert op_time(view, types, H200).time_us == 0
+    assert calls_time([op, view, op], types, H200).time_us == 2 * op_time(op, types, H200).time_us
+
+
+@pytest.mark.parametrize("m", [0, 1, 7])
+def test_small_and_empty_shapes(m: int) -> None:
+    found = op_time(*mm(m, 33, 5), H200)
+    assert 0 <= found.time_us < 10
