@@ -133,6 +133,15 @@ def _unbind(site: Site) -> Form | None:
     return None
 
 
+def _as_strided(site: Site) -> Form | None:
+    """Only where it is a reinterpretation of a contiguous operand."""
+    operand = site.ref("self")
+    kind, out = site.type(operand), site.out
+    whole = kind.numel == out.numel and not site.get("storage_offset", 0)
+    plain = kind.strides == contiguous_strides(kind.shape) and out.strides == contiguous_strides(out.shape)
+    return Reshape(operand) if whole and plain else None
+
+
 # --- reductions ---
 
 
@@ -375,7 +384,7 @@ def _arange(site: Site) -> Form:
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "detach", "flatten"), _reshape),
     "permute": _permute, "transpose": _transpose, "t": _t, "expand": _expand, "slice": _slice, "select": _select,
-    "flip": _flip, "split": _split, "split_with_sizes": _split, "chunk": _split, "unbind": _unbind,
+    "as_strided": _as_strided, "flip": _flip, "split": _split, "split_with_sizes": _split, "chunk": _split, "unbind": _unbind,
     "sum": _reduce("sum"), "prod": _reduce("prod"), "amax": _reduce("max"), "amin": _reduce("min"),
     "any": _reduce("any"), "all": _reduce("all"), "argmax": _arg("argmax"), "argmin": _arg("argmin"),
     "max": _extreme("max", "argmax"), "min": _extreme("min", "argmin"),

@@ -50,7 +50,7 @@ def command(body: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(0) from found
         except typer.Exit:
             raise
-        except Exception as found:  # noqa: BLE001 - the last resort: a bug of ours must leave a trace and exit 1
+        except Exception as found:
             report_bug(found)
             raise typer.Exit(1) from found
 

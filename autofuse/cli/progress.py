@@ -72,7 +72,7 @@ class ProgressView:
 
     def _say(self, text: str) -> None:
         if self._console is not None:
-            self._console.print(text, markup=False)
+            self._console.print(text, markup=False, soft_wrap=True)
 
 
 def title(event: WorkloadStarted, plans: int) -> str:

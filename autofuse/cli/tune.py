@@ -85,6 +85,8 @@ def run(request: TuneRequest) -> tuple[Sequence[TuneResult], int]:
             output.note(f"interrupted; everything measured is kept{where}; the same command with --resume goes on")
             return view.finished, output.INTERRUPTED
     for result in found:
+        if result.status == "interrupted":
+            output.note(f"interrupted: {summary(result)}")
         if result.status in ("no_plan", "failed"):
             output.error(summary(result))
     return found, exit_code(found)

@@ -153,7 +153,8 @@ def _access(
     flat = linearize(index, kind.strides)
     contiguous = next((v for v, c in flat.terms if isinstance(v, str) and abs(c) == 1 and program.sizes[v] > 1), None)
     aligned = 2 <= len(index) <= 5 and kind.strides[-1] == 1 and all((s * size) % 16 == 0 for s in kind.strides[:-1])
-    return Access(value, size, axes, opened, contiguous, contract, atomic, bool(flat.nodes), aligned)
+    return Access(value, size, axes, opened, contiguous, contract, atomic, bool(flat.nodes),
+                  described=aligned)  # fmt: skip
 
 
 def _product(program: Program, found: ContractNode, opened: tuple[str, ...]) -> Product:

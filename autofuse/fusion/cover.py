@@ -89,12 +89,40 @@ class _Solver:
         position = {op.name: i for i, op in enumerate(graph.ops)}
         self.rank = [tuple(position[name] for name in reversed(group.ops)) for group in groups]
         self.rows: list[tuple[dict[int, float], float]] = []
-        """Coefficients and the least value of their sum."""
-        for value in self.required:
-            self.rows.append((dict.fromkeys(self.providers.get(value, ()), 1.0), 1.0))
+        """Coefficients by variable, and the least value of their sum."""
+        self.fixed: set[int] = set()
+        self.variables = len(groups)
+        self._model()
+
+    def _model(self) -> None:
+        """Beside a variable a group: one a needed value, and one a (value, group that supplies it).
+
+        The last two make the relaxation tight. With groups alone, two halves of groups that read the same value would
+        pay for half of it.
+        """
+        values = list(dict.fromkeys([*self.required, *(value for needs in self.needs for value in needs)]))
+        needed = {value: self._variable() for value in values}
+        self.fixed = {needed[value] for value in self.required}
+        for value in values:
+            supplies = {i: self._variable() for i in self.providers.get(value, ())}
+            self.rows.append(({**dict.fromkeys(supplies.values(), 1.0), needed[value]: -1.0}, 0.0))
+            through: dict[str, list[int]] = {}
+            for i, supply in supplies.items():
+                self.rows.append(({i: 1.0, supply: -1.0}, 0.0))
+                for need in self.needs[i]:
+                    through.setdefault(need, []).append(supply)
+            for need, suppliers in through.items():
+                # One group supplies the value in the end, so these add up to one at most; at equality no more is lost.
+                self.rows.append(({**dict.fromkeys(suppliers, -1.0), needed[need]: 1.0}, 0.0))
+            # More supply than need would be a way round the row above.
+            self.rows.append(({**dict.fromkeys(supplies.values(), -1.0), needed[value]: 1.0}, 0.0))
         for i, needs in enumerate(self.needs):
             for value in needs:
-                self.rows.append(({**dict.fromkeys(self.providers.get(value, ()), 1.0), i: -1.0}, 0.0))
+                self.rows.append(({needed[value]: 1.0, i: -1.0}, 0.0))
+
+    def _variable(self) -> int:
+        self.variables += 1
+        return self.variables - 1
 
     def cut(self, chosen: Iterable[int], unless: Iterable[int]) -> None:
         """Not all of `chosen` together, unless one of `unless` is there too."""
@@ -120,20 +148,23 @@ class _Solver:
 
         if not self.required:
             return []
-        if any(least > 0 and not row for row, least in self.rows):
+        if any(not self.providers.get(value) for value in self.required):
             return None
         where = [(r, i, c) for r, (row, _) in enumerate(self.rows) for i, c in row.items()]
         r, i, c = zip(*where, strict=True)
-        matrix = csr_matrix((c, (r, i)), shape=(len(self.rows), len(self.groups)))
+        matrix = csr_matrix((c, (r, i)), shape=(len(self.rows), self.variables))
         least = np.array([value for _, value in self.rows])
+        count = len(self.groups)
+        low = np.zeros(self.variables)
+        low[list(self.fixed)] = 1.0
         result = milp(
-            self.costs,
+            np.concatenate([self.costs, np.zeros(self.variables - count)]),
             constraints=LinearConstraint(matrix, least, np.full(least.shape, np.inf)),
-            integrality=np.ones(len(self.groups)),
-            bounds=Bounds(0, 1),
-            options={"mip_rel_gap": 0.0},
+            integrality=np.arange(self.variables) < count,
+            bounds=Bounds(low, 1),
+            options={"mip_rel_gap": 0.0, "disp": True},
         )
-        return None if result.x is None else [int(n) for n in np.flatnonzero(result.x > 0.5)]
+        return None if result.x is None else [int(n) for n in np.flatnonzero(result.x[:count] > 0.5)]
 
     def order(self, chosen: Iterable[int]) -> list[int]:
         """An executable order, in graph order where there is a choice; those that can never run are left out."""

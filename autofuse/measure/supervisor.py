@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autofuse.codegen.kernel import Kernel
+from autofuse.errors import AutofuseError
 from autofuse.ir.graph import Graph
 from autofuse.ir.serial import graph_to_json
 from autofuse.measure.child import Child, ChildDied, ChildHung, Message
@@ -132,7 +133,10 @@ class Worker:
         if self._child is None:
             self._child = Child(MODULE, ("--device", self.device), self._environment())
             atexit.register(self._child.kill)
-            self._child.wait_ready()
+            try:
+                self._child.wait_ready()
+            except (ChildDied, ChildHung) as error:  # no candidate has run yet: no candidate's failure
+                raise AutofuseError(f"the worker on {self.device} does not start: {error}") from None
         return self._child.request(message, self.timeout_s)
 
     def _environment(self) -> dict[str, str]:

@@ -189,10 +189,10 @@ def _check_devices(gm: torch.fx.GraphModule, device: str) -> None:
 
 
 def _target(chosen: Options, key: str) -> str:
-    from autofuse.cost.device import detect
+    from autofuse.cost.device import resolve
 
     try:
-        return detect(chosen.target or "auto").name
+        return resolve(chosen.target or "auto").name
     except UnknownTarget as error:
         raise Missed("target", str(error), key) from None
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from autofuse.capture.trace import capture
 from autofuse.capture.workload import load
+from autofuse.capture.workload import resolve as resolve_workload
 from autofuse.cost.device import Target, resolve
 from autofuse.cost.model import CostModel
 from autofuse.errors import CaptureError, NoValidPlan, WorkloadError
@@ -68,8 +69,9 @@ class _Run:
     @contextmanager
     def open(request: TuneRequest, target: Target, on_event: OnEvent) -> Iterator[_Run]:
         places = settings()
-        folder = request.results or places.results_dir
-        store = PlanStore.open(request.store or places.store_dir, readonly=request.dry_run)
+        store = PlanStore(request.store or places.store_dir)
+        folder = request.results or store.folder / "results"
+        store.list()  # what is wrong with the store is said now, not after an hour of search
         earlier = resumable(folder, request.identity()) if request.resume else None
         log = RunLog.resume(earlier) if earlier else RunLog.create(folder, request.identity())
         run = _Run(request, target, on_event, log, folder, store)
@@ -125,11 +127,9 @@ class _Run:
                           0.0, str(self.store.path), status, detail)  # fmt: skip
 
     def search(self, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None) -> TuneResult:
-        device = f"cuda:{self.target.live}" if self.target.live is not None else "fake"
-        workload = load(spec, dims, device)
-        captured = capture(workload.fn, workload.args)
-        if not captured:
-            raise CaptureError(f"{spec} has no tensor operations to tune")
+        workload = resolve_workload(spec, dims)
+        live = self.target.live
+        captured = capture(*load(spec, dims, f"cuda:{live or 0}", fake=live is None))
         parts = [self.graph(workload.name, dict(workload.shape), item.graph, spec, pool, worker) for item in captured]
         return merge(parts)
 

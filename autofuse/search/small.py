@@ -60,7 +60,7 @@ def small_graph(spec: str, shape: Mapping[str, int], graph: Graph) -> Graph | st
         if not fits(graph, halvings) and dims:
             continue
         try:
-            found = [c.graph for c in capture(*pair(spec, dims))]
+            found = [c.graph for c in capture(*load(spec, dims, "cuda:0", fake=True))]
         except AutofuseError as error:
             reason = str(error)
             continue
@@ -72,11 +72,6 @@ def small_graph(spec: str, shape: Mapping[str, int], graph: Graph) -> Graph | st
         else:
             reason = "its values stay too large for the interpreter"
     return reason
-
-
-def pair(spec: str, dims: Mapping[str, int]) -> tuple[object, tuple[object, ...]]:
-    workload = load(spec, dims, "fake")
-    return workload.fn, workload.args
 
 
 def fits(graph: Graph, halvings: int) -> bool:

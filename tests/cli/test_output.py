@@ -120,7 +120,11 @@ def test_ctrl_c_of_the_program_itself(tmp_path: Path) -> None:
         "from autofuse.cli.main import run; sys.argv = ['autofuse', 'tune', 'x', '--json', '--store', sys.argv[1]]; run()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     ) as process:
         assert process.stderr is not None
         while process.stderr.readline() != "searching\n":

@@ -117,7 +117,9 @@ def test_the_exit_code_is_the_worst_results(search: Callable[[Search], None], st
 
 
 @pytest.mark.parametrize(("error", "code"), [(NoValidPlan("all failed"), 3), (UnknownTarget("unknown target 'x'"), 2)])
-def test_errors_of_the_search_are_said_in_one_line(search: Callable[[Search], None], error: Exception, code: int) -> None:
+def test_errors_of_the_search_are_said_in_one_line(
+    search: Callable[[Search], None], error: Exception, code: int
+) -> None:
     def fails(request: TuneRequest, on_event: Callable[[events.Event], None]) -> list[TuneResult]:
         raise error
 
@@ -187,7 +189,9 @@ def test_shapes_are_combined_and_doubles_dropped() -> None:
 def test_wrong_values_name_the_option(arguments: tuple[str, str]) -> None:
     result = invoke("mlp", *arguments)
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {arguments[0]} {float(arguments[1]) if 'bud' in arguments[0] else arguments[1]}")
+    assert result.stderr.startswith(
+        f"error: {arguments[0]} {float(arguments[1]) if 'bud' in arguments[0] else arguments[1]}"
+    )
 
 
 def test_the_progress_line() -> None:

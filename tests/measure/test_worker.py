@@ -16,6 +16,7 @@ from graphs import add_graph, chain_graph, sum_rows_graph  # noqa: E402
 from kernels import ADD, HEADER, add_kernel, sum_rows_kernel  # noqa: E402
 
 from autofuse.codegen.kernel import Kernel, Parameter  # noqa: E402
+from autofuse.errors import AutofuseError  # noqa: E402
 from autofuse.ir.graph import AtenCall, Graph, TensorType  # noqa: E402
 from autofuse.measure.decide import Rounds  # noqa: E402
 from autofuse.measure.launch import interpret  # noqa: E402
@@ -180,3 +181,8 @@ def test_interpret_writes_in_place():
     assert torch.equal(out, x + y)
     with pytest.raises(RuntimeError, match="stroe"):
         interpret(add_kernel(N, source=ADD.replace("tl.store(", "tl.stroe(")), {"x": x, "y": y, "out": out})
+
+
+def test_a_worker_that_cannot_start_blames_no_candidate():
+    with Worker("cuda:99", timeout_s=90) as worker, pytest.raises(AutofuseError, match="does not start"):
+        worker.verify(one(add_kernel(N)))

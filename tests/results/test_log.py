@@ -177,5 +177,5 @@ def test_a_read_only_folder_is_said_so(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_a_file_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ResultsError, match="cannot be written.*another --results"):
+    with pytest.raises(ResultsError, match=r"cannot be written.*another --results"):
         RunLog.create(tmp_path / "file")

@@ -45,7 +45,7 @@ def test_runs_accumulate_and_compacting_again_changes_nothing(tmp_path: Path) ->
     parquet.compact(first)
     assert [row["run_id"] for row in query.rows(tmp_path, "candidates")] == ["a", "b", "b"]
     assert len(query.rows(tmp_path, "candidates", "b")) == 2
-    assert not [path for path in tmp_path.rglob(".*")], "no temporary file stays"
+    assert not list(tmp_path.rglob(".*")), "no temporary file stays"
 
 
 def test_sql_over_all_runs(tmp_path: Path) -> None:

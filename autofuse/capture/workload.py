@@ -1,0 +1,171 @@
+"""Workloads: functions `name(device, **dims) -> (fn, args)`, from the shipped folder or a file of the user's."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autofuse.errors import WorkloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A named workload with every dimension's size."""
+
+    name: str
+    shape: dict[str, int] = field(hash=False)
+
+
+def folder() -> Path:
+    """Shipped workloads: package data of an installed wheel, else datasets/workloads of the checkout."""
+    shipped = resources.files("autofuse") / "_data" / "workloads"
+    if shipped.is_dir():
+        return Path(str(shipped))
+    return Path(__file__).resolve().parents[2] / "datasets" / "workloads"
+
+
+def list_workloads() -> tuple[Workload, ...]:
+    """All shipped workloads with their default sizes, by name. Reads the files without running them."""
+    found = [Workload(name, _literal_dims(node)) for name, (_, node) in _shipped().items()]
+    return tuple(sorted(found, key=lambda workload: workload.name))
+
+
+def load(spec: str, dims: Mapping[str, Any] | None = None, device: str = "cpu", *, fake: bool | None = None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """(fn, args) of a shipped name, `file.function`, or `path/file.py:function`.
+
+    `fake` makes the tensors fake; by default they are where `device` is a CUDA device and this machine has none.
+    Raises WorkloadError.
+    """
+    build = _find(spec)
+    sizes = resolve(spec, dims)
+    import torch
+
+    fake = device.startswith("cuda") and not torch.cuda.is_available() if fake is None else fake
+    try:
+        with _fake_tensors() if fake else nullcontext(), torch.no_grad():
+            result = build(device, **sizes.shape)
+    except Exception as error:  # the user's own code may raise anything; the cause is chained
+        raise WorkloadError(f"workload {spec} raised {type(error).__name__}: {error}") from error
+    if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]) or not isinstance(result[1], tuple):
+        raise WorkloadError(f"workload {spec} must return (callable, tuple of arguments), not {_describe(result)}")
+    return result
+
+
+def resolve(spec: str, dims: Mapping[str, Any] | None = None) -> Workload:
+    """The workload with its defaults and `dims` put in. Raises WorkloadError for an unknown or non-integer dim."""
+    defaults = _defaults(spec, _find(spec))
+    shape = {name: value for name, value in defaults.items() if value is not None}
+    for name, value in (dims or {}).items():
+        if name not in defaults:
+            known = ", ".join(defaults) or "none"
+            raise WorkloadError(f"workload {spec} has no dim {name!r}; it has: {known}")
+        shape[name] = _whole(spec, name, value)
+    missing = [name for name in defaults if name not in shape]
+    if missing:
+        raise WorkloadError(f"workload {spec} needs a size for: {', '.join(missing)}")
+    return Workload(spec, shape)
+
+
+def _whole(spec: str, name: str, value: Any) -> int:
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise WorkloadError(f"workload {spec}: {name} must be a positive whole number, not {value!r}")
+    return number
+
+
+def _defaults(spec: str, build: Callable[..., Any]) -> dict[str, int | None]:
+    parameters = list(inspect.signature(build).parameters.values())
+    if not parameters or parameters[0].name != "device":
+        raise WorkloadError(f"workload {spec}: the first parameter must be `device`")
+    found: dict[str, int | None] = {}
+    for parameter in parameters[1:]:
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            raise WorkloadError(f"workload {spec}: name each dim; *{parameter.name} hides them")
+        given = parameter.default is not parameter.empty
+        found[parameter.name] = _whole(spec, parameter.name, parameter.default) if given else None
+    return found
+
+
+def _find(spec: str) -> Callable[..., Any]:
+    path, colon, function = spec.rpartition(":")
+    if colon:
+        file = Path(path)
+        if not file.is_file():
+            raise WorkloadError(f"no workload file {path}")
+    else:
+        shipped = _shipped()
+        matches = [name for name in shipped if spec in (name, name.partition(".")[2])]
+        if not matches:
+            raise WorkloadError(f"no workload {spec!r}; there are: {', '.join(sorted(shipped))}, or path/file.py:function")
+        if len(matches) > 1:
+            raise WorkloadError(f"workload {spec!r} is ambiguous: {', '.join(matches)}")
+        file, function = shipped[matches[0]][0], matches[0].partition(".")[2]
+    build = getattr(_module(file), function, None)
+    if not callable(build):
+        raise WorkloadError(f"{file} has no function {function!r}")
+    return build
+
+
+def _module(file: Path) -> ModuleType:
+    name = f"_autofuse_workload_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise WorkloadError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # Dynamo looks functions' modules up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's file may raise anything; the cause is chained
+        raise WorkloadError(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _shipped() -> dict[str, tuple[Path, ast.FunctionDef]]:
+    """`file.function` -> where it is. A workload's first parameter is `device`."""
+    found: dict[str, tuple[Path, ast.FunctionDef]] = {}
+    for file in sorted(folder().glob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+            if public and node.args.args and node.args.args[0].arg == "device":
+                found[f"{file.stem}.{node.name}"] = (file, node)
+    return found
+
+
+def _literal_dims(node: ast.FunctionDef) -> dict[str, int]:
+    names = [argument.arg for argument in node.args.args][-len(node.args.defaults) :] if node.args.defaults else []
+    return {n: d.value for n, d in zip(names, node.args.defaults, strict=True) if isinstance(d, ast.Constant) and isinstance(d.value, int)}
+
+
+@contextmanager
+def _fake_tensors() -> Iterator[None]:
+    """Fake mode, in which random initialisation does nothing: a build without CUDA has no generator for its tensors."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.overrides import TorchFunctionMode
+
+    fills = {torch.Tensor.uniform_, torch.Tensor.normal_, torch.Tensor.bernoulli_}
+
+    class _NoRandomFill(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return args[0] if func in fills else func(*args, **(kwargs or {}))
+
+    with FakeTensorMode(), _NoRandomFill():
+        yield
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(type(item).__name__ for item in value)})"
+    return type(value).__name__

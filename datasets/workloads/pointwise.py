@@ -1,0 +1,52 @@
+"""Activations, gates and rotary embeddings: bound by memory traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+Built = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def _randn(device: str, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device=device, dtype=torch.bfloat16)
+
+
+def bias_gelu(device: str, tokens: int = 8192, hidden: int = 16384) -> Built:
+    def fn(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x + bias, approximate="tanh")
+
+    return fn, (_randn(device, tokens, hidden), _randn(device, hidden))
+
+
+def swiglu(device: str, tokens: int = 8192, hidden: int = 14336) -> Built:
+    def fn(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return F.silu(gate) * up
+
+    return fn, (_randn(device, tokens, hidden), _randn(device, tokens, hidden))
+
+
+def geglu_chunk(device: str, tokens: int = 8192, hidden: int = 8192) -> Built:
+    """Gate and value are the halves of one tensor."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return F.gelu(gate) * up
+
+    return fn, (_randn(device, tokens, 2 * hidden),)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+def rotary(device: str, batch: int = 4, tokens: int = 2048, heads: int = 32, kv_heads: int = 8, head_dim: int = 128) -> Built:
+    def fn(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return _rotate(q, cos, sin), _rotate(k, cos, sin)
+
+    q, k = _randn(device, batch, heads, tokens, head_dim), _randn(device, batch, kv_heads, tokens, head_dim)
+    return fn, (q, k, _randn(device, tokens, head_dim), _randn(device, tokens, head_dim))
