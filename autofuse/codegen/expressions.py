@@ -168,7 +168,8 @@ def _pow(x: str, y: str) -> str:
     size = f"tl.exp2({y} * tl.log2(tl.abs({x})))"
     whole, odd = f"(tl.floor({y}) == {y})", f"(tl.floor({y} * 0.5) * 2.0 != {y})"
     infinite = f"(tl.abs({y}) == float('inf'))"
-    below = f"tl.where({whole}, tl.where({odd} & ({infinite} == 0), -{size}, {size}), float('nan'))"
+    real = f"({whole} | ({x} == -float('inf')))"
+    below = f"tl.where({whole} & {odd} & ({infinite} == 0), -{size}, tl.where({real}, {size}, float('nan')))"
     value = f"tl.where({x} < 0, {below}, {size})"
     one = f"(({y} == 0) | ({x} == 1.0) | (({x} == -1.0) & {infinite}))"
     return f"tl.where({one}, 1.0, {value})"
@@ -196,8 +197,8 @@ _FLOAT: dict[str, _Text] = {
     "relu": lambda x: f"tl.maximum({x}, 0.0{_PROPAGATE})",
     "maximum": lambda x, y: f"tl.maximum({x}, {y}{_PROPAGATE})",
     "minimum": lambda x, y: f"tl.minimum({x}, {y}{_PROPAGATE})",
-    "fmax": lambda x, y: f"tl.maximum({x}, {y})",
-    "fmin": lambda x, y: f"tl.minimum({x}, {y})",
+    "fmax": lambda x, y: f"tl.where(({x} > {y}) | ({y} != {y}), {x}, {y})",
+    "fmin": lambda x, y: f"tl.where(({x} < {y}) | ({y} != {y}), {x}, {y})",
     "fma": lambda x, y, z: f"tl.fma({x}, {y}, {z})",
     "floor": lambda x: f"tl.floor({x})",
     "ceil": lambda x: f"tl.ceil({x})",
@@ -232,8 +233,8 @@ _INTEGER: dict[str, _Text] = {
     "not": lambda x: f"({x} == 0)",
     "bitwise_not": lambda x: f"(~{x})",
     "relu": lambda x: f"tl.maximum({x}, 0)",
-    "maximum": lambda x, y: f"tl.maximum({x}, {y})",
-    "minimum": lambda x, y: f"tl.minimum({x}, {y})",
+    **dict.fromkeys(("maximum", "fmax"), lambda x, y: f"tl.maximum({x}, {y})"),
+    **dict.fromkeys(("minimum", "fmin"), lambda x, y: f"tl.minimum({x}, {y})"),
     "fma": lambda x, y, z: f"({x} * {y} + {z})",
     **dict.fromkeys(("floor", "ceil", "trunc", "round"), lambda x: x),
     "remainder": _integer_remainder,

@@ -38,6 +38,18 @@ def group_inputs(graph: Graph, group: Group) -> tuple[str, ...]:
     return tuple(found)
 
 
+def live_ops(graph: Graph) -> list[str]:
+    """Ops that are no views and that some output needs, in graph order: every cover runs each at least once."""
+    found: set[str] = set()
+    pending = list(required(graph))
+    while pending:
+        op = graph.producer.get(pending.pop())
+        if op is not None and op.name not in found:
+            found.add(op.name)
+            pending += reads(graph, op)
+    return [op.name for op in graph.ops if op.name in found]
+
+
 def best_cover(graph: Graph, groups: Sequence[Group], costs: Sequence[float]) -> Cover | None:
     """The cheapest cover, or None where there is none."""
     found = k_best(graph, groups, costs, 1)
@@ -86,6 +98,7 @@ class _Solver:
         for i, group in enumerate(groups):
             for value in group.outputs:
                 self.providers.setdefault(value, []).append(i)
+        self.holders = [[i for i, group in enumerate(groups) if name in group.ops] for name in live_ops(graph)]
         position = {op.name: i for i, op in enumerate(graph.ops)}
         self.rank = [tuple(position[name] for name in reversed(group.ops)) for group in groups]
         self.rows: list[tuple[dict[int, float], float]] = []
@@ -119,6 +132,9 @@ class _Solver:
         for i, needs in enumerate(self.needs):
             for value in needs:
                 self.rows.append(({needed[value]: 1.0, i: -1.0}, 0.0))
+
+        for members in self.holders:
+            self.rows.append((dict.fromkeys(members, 1.0), 1.0))
 
     def _variable(self) -> int:
         self.variables += 1
@@ -162,7 +178,7 @@ class _Solver:
             constraints=LinearConstraint(matrix, least, np.full(least.shape, np.inf)),
             integrality=np.arange(self.variables) < count,
             bounds=Bounds(low, 1),
-            options={"mip_rel_gap": 0.0, "disp": True},
+            options={"mip_rel_gap": 0.0, "disp": False},
         )
         return None if result.x is None else [int(n) for n in np.flatnonzero(result.x[:count] > 0.5)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from autofuse.capture.aten import resolve
 from autofuse.errors import CaptureError, PlanError
-from autofuse.ir.graph import AtenCall, Argument, Op, Ref, Symbol, refs
+from autofuse.ir.graph import Argument, AtenCall, Op, Ref, Symbol, refs
 
 Values = dict[str, Any]
 Step = Callable[[Values], None]

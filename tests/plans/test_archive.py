@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.plans.plan_samples import plan
 
 from autofuse.errors import PlanError
 from autofuse.plans.archive import export_plans, import_plans, read_archive
 from autofuse.plans.store import PlanStore
+from tests.plans.plan_samples import plan
 
 
 def test_round_trip_is_whole_and_reproducible(tmp_path: Path) -> None:
@@ -101,7 +101,8 @@ def test_nothing_is_written_when_anything_is_wrong(tmp_path: Path, damage: Calla
     store = PlanStore(tmp_path / "store")
     with pytest.raises(PlanError, match=message):
         import_plans(path, store)
-    assert store.list() == [] and not store.folder.exists()
+    assert store.list() == []
+    assert not store.folder.exists()
 
 
 def test_truncated_and_missing_files(tmp_path: Path) -> None:

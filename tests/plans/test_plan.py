@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans.plan_samples import SCHEDULE, chain, plan
 
 from autofuse.errors import PlanError
 from autofuse.plans.plan import Plan, PlannedGroup, content_id
 from autofuse.schedule.schedule import Role, Schedule
+from tests.plans.plan_samples import SCHEDULE, chain, plan
 
 facts = st.dictionaries(
     st.text("abcdefgh_", min_size=1, max_size=8),
@@ -56,7 +56,8 @@ def test_what_goes_out_comes_back(schedule: Schedule, evidence: Any, inner: Any,
     back = Plan.from_json(made.to_json())
     assert back == made
     assert back.groups[0].schedule == schedule  # the order of the roles included
-    assert back.evidence == evidence and back.groups[0].evidence == inner
+    assert back.evidence == evidence
+    assert back.groups[0].evidence == inner
     assert content_id(back) == made.plan_id
 
 

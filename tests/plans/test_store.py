@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.plans.plan_samples import ENVIRONMENT, KEY, plan
 
 from autofuse.errors import StoreError
 from autofuse.plans import store as store_module
 from autofuse.plans.lookup import Lookup, Miss, find
 from autofuse.plans.store import PlanStore
+from tests.plans.plan_samples import ENVIRONMENT, KEY, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +41,8 @@ def test_keeps_the_better_plan_of_a_key(tmp_path: Path) -> None:
 
 def test_list_show_remove_by_prefix(tmp_path: Path) -> None:
     store = PlanStore(tmp_path / "not" / "there" / "yet")
-    assert store.list() == [] and not store.folder.exists()
+    assert store.list() == []
+    assert not store.folder.exists()
     one, two = plan(), plan(target="h100")
     store.put_all((one, two))
     assert {p.plan_id for p in store.list()} == {one.plan_id, two.plan_id}
@@ -87,7 +88,8 @@ def test_misses_say_why(tmp_path: Path, target: str, environment: dict[str, str]
 def test_hit_and_absent(tmp_path: Path) -> None:
     store = PlanStore(tmp_path)
     found = find(store, KEY, "h200", ENVIRONMENT)
-    assert isinstance(found, Miss) and found.kind == "absent"
+    assert isinstance(found, Miss)
+    assert found.kind == "absent"
     store.put(plan())
     assert find(store, KEY, "h200", {**ENVIRONMENT, "torch": "2.13.1", "driver": "999"}) == plan()  # patch level, driver
 
@@ -97,7 +99,8 @@ def test_lookup_sees_a_plan_that_comes_later_and_stays_warm(tmp_path: Path) -> N
     assert isinstance(lookup.find(KEY, "h200"), Miss)
     PlanStore(tmp_path).put(plan())
     found = lookup.find(KEY, "h200")
-    assert found == plan() and lookup.find(KEY, "h200") is found
+    assert found == plan()
+    assert lookup.find(KEY, "h200") is found
     start = time.perf_counter()
     for _ in range(10_000):
         lookup.find(KEY, "h200")
@@ -180,7 +183,8 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not errors and len(store.list()) == 60
+    assert not errors
+    assert len(store.list()) == 60
 
 
 def test_a_forked_child_opens_its_own_connection(tmp_path: Path) -> None:
@@ -190,7 +194,8 @@ def test_a_forked_child_opens_its_own_connection(tmp_path: Path) -> None:
     if child == 0:
         os._exit(0 if store.put(plan(target="child")) and len(store.list()) == 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert store.put(plan(target="parent")) and len(store.list()) == 3
+    assert store.put(plan(target="parent"))
+    assert len(store.list()) == 3
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, but long enough to look at" * 40, b"SQLite format 3\0" + b"\xff" * 4000])
@@ -202,7 +207,8 @@ def test_corrupt_file(tmp_path: Path, content: bytes) -> None:
             action()
     assert (tmp_path / "plans.sqlite").read_bytes() == content  # nothing lost
     found = find(store, KEY, "h200", ENVIRONMENT)
-    assert isinstance(found, Miss) and found.kind == "store"
+    assert isinstance(found, Miss)
+    assert found.kind == "store"
 
 
 def test_truncated_file(tmp_path: Path) -> None:
@@ -236,9 +242,13 @@ def test_malformed_plan_in_the_store_is_a_named_miss_and_gives_way(tmp_path: Pat
     with sqlite3.connect(tmp_path / "plans.sqlite") as connection:
         connection.execute("UPDATE plans SET body = replace(body, 'h200', 'h300')")
     found = find(store, KEY, "h200", ENVIRONMENT)
-    assert isinstance(found, Miss) and found.kind == "malformed" and "not the hash" in found.reason
-    assert store.list() == [] and len(store.faults()) == 1
-    assert store.put(plan()) and store.list() == [plan()]
+    assert isinstance(found, Miss)
+    assert found.kind == "malformed"
+    assert "not the hash" in found.reason
+    assert store.list() == []
+    assert len(store.faults()) == 1
+    assert store.put(plan())
+    assert store.list() == [plan()]
 
 
 def test_a_plan_under_anothers_key_is_refused(tmp_path: Path) -> None:
@@ -248,7 +258,9 @@ def test_a_plan_under_anothers_key_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "plans.sqlite") as connection:
         connection.execute("UPDATE plans SET graph_key = ?", ("cd" * 32,))
     found = find(store, "cd" * 32, "h200", ENVIRONMENT)
-    assert isinstance(found, Miss) and found.kind == "malformed" and "not the plan of its key" in found.reason
+    assert isinstance(found, Miss)
+    assert found.kind == "malformed"
+    assert "not the plan of its key" in found.reason
 
 
 def test_folder_that_is_a_file(tmp_path: Path) -> None:

@@ -60,8 +60,10 @@ def compiled(store: Path, function: Any = fn, **options: Any) -> Any:
 def agree(found: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
     torch.testing.assert_close(found[0], wanted[0])
     assert found[0].stride() == wanted[0].stride()
-    assert found[2].stride() == wanted[2].stride() and torch.equal(found[2], found[0].t())
-    assert found[3] is None and found[4] == 3
+    assert found[2].stride() == wanted[2].stride()
+    assert torch.equal(found[2], found[0].t())
+    assert found[3] is None
+    assert found[4] == 3
     torch.testing.assert_close(found[5], wanted[5])
 
 
@@ -79,7 +81,9 @@ def test_a_plan_tuned_without_a_gpu_is_hit_and_runs(tmp_path: Path, monkeypatch:
     run = compiled(tmp_path, on_miss="error")
     found = run(x, y)
     agree(found, fn(x, y))
-    assert found[1] is x and found[2].data_ptr() == found[0].data_ptr() and found[5][1].data_ptr() == y.data_ptr()
+    assert found[1] is x
+    assert found[2].data_ptr() == found[0].data_ptr()
+    assert found[5][1].data_ptr() == y.data_ptr()
     run(x, y)
     assert calls == [1, 1]
     assert counters.counts() == counters.Counts(1, {})  # compiled once, called twice
@@ -102,7 +106,8 @@ def test_mutated_inputs_are_mutated(tmp_path: Path) -> None:
     store_plan(tmp_path, captured.graph)
     x = torch.zeros(5)
     result = compiled(tmp_path, mutate, on_miss="error")(x)
-    assert torch.equal(x, torch.ones(5)) and torch.equal(result, torch.full((5,), 2.0))
+    assert torch.equal(x, torch.ones(5))
+    assert torch.equal(result, torch.full((5,), 2.0))
     assert counters.counts().hits == 1
 
 
@@ -113,7 +118,9 @@ def test_a_miss_runs_eager_and_says_so_once_a_key(tmp_path: Path, caplog: pytest
             torch._dynamo.reset()
         compiled(tmp_path)(torch.randn(3, 8), args()[1])  # another shape: another key
     lines = [r.getMessage() for r in caplog.records if r.name == "autofuse.runtime"]
-    assert len(lines) == 2 and "no plan for this graph in" in lines[0] and "running eager instead" in lines[0]
+    assert len(lines) == 2
+    assert "no plan for this graph in" in lines[0]
+    assert "running eager instead" in lines[0]
     assert counters.counts() == counters.Counts(0, {"absent": 3})
 
 
@@ -140,7 +147,8 @@ def test_misses_have_their_reason(
     (captured,) = capture(fn, args())
     store_plan(tmp_path, captured.graph, **changes)
     agree(compiled(tmp_path)(*args()), fn(*args()))
-    assert counters.counts() == counters.Counts(0, {kind: 1}) and reason in caplog.text
+    assert counters.counts() == counters.Counts(0, {kind: 1})
+    assert reason in caplog.text
 
 
 def test_a_bug_of_ours_is_logged_with_its_trace_and_the_model_runs(
@@ -155,13 +163,15 @@ def test_a_bug_of_ours_is_logged_with_its_trace_and_the_model_runs(
     monkeypatch.setattr(executor, "arrange", broken)
     agree(compiled(tmp_path)(*args()), fn(*args()))
     assert counters.counts().misses == {"error": 1}
-    assert "ZeroDivisionError: a bug" in caplog.text and "Traceback" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 def test_corrupt_store_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "plans.sqlite").write_bytes(b"garbage " * 1000)
     agree(compiled(tmp_path)(*args()), fn(*args()))
-    assert counters.counts().misses == {"store": 1} and "is corrupt" in caplog.text
+    assert counters.counts().misses == {"store": 1}
+    assert "is corrupt" in caplog.text
 
 
 def test_on_miss_error_and_wrong_options(tmp_path: Path) -> None:
@@ -193,7 +203,8 @@ def test_what_is_not_covered_yet_misses_by_name(tmp_path: Path) -> None:
 
 def test_unknown_target_is_a_miss_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     agree(autofuse.compile(fn, target="h2000", store=tmp_path, executor="interpreter")(*args()), fn(*args()))
-    assert "h2000" in caplog.text and counters.counts().misses == {"target": 1}
+    assert "h2000" in caplog.text
+    assert counters.counts().misses == {"target": 1}
 
 
 @pytest.mark.timeout(280)

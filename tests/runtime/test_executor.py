@@ -81,9 +81,15 @@ def test_outputs_that_alias_inputs_repeat_are_views_or_none(x: torch.Tensor) -> 
     graph = Graph(("x", "s"), ops, ("x", "t", None, "e", "e", "v", "s"), types)
     scalar = torch.tensor(2.0)
     same, turned, nothing, first, second, flat, back = execute(graph, aten("e"))(x, scalar)
-    assert same is x and nothing is None and first is second and back is scalar
-    assert turned.data_ptr() == x.data_ptr() and turned.stride() == (1, 6) and torch.equal(turned, x.T)
-    assert flat.data_ptr() == first.data_ptr() and torch.equal(flat, x.exp().flatten())
+    assert same is x
+    assert nothing is None
+    assert first is second
+    assert back is scalar
+    assert turned.data_ptr() == x.data_ptr()
+    assert turned.stride() == (1, 6)
+    assert torch.equal(turned, x.T)
+    assert flat.data_ptr() == first.data_ptr()
+    assert torch.equal(flat, x.exp().flatten())
 
 
 def test_a_graph_of_nothing_but_inputs(x: torch.Tensor) -> None:
@@ -99,7 +105,8 @@ def test_groups_run_in_the_order_of_their_needs(x: torch.Tensor) -> None:
     assert [work.ops[0].name for work in runner.works] == ["a", "t", "b", "c"]
     expected = x.exp().T.exp() + x.exp().T
     (result,) = runner(x)
-    assert torch.equal(result, expected) and result.stride() == expected.stride()
+    assert torch.equal(result, expected)
+    assert result.stride() == expected.stride()
 
 
 def test_values_are_dropped_after_their_last_use(x: torch.Tensor) -> None:
@@ -115,7 +122,8 @@ def test_one_op_may_run_in_two_groups(x: torch.Tensor) -> None:
     ops = (exp("a", "x"), exp("b", "a"), add("c", "a", "x"))
     graph = Graph(("x",), ops, ("b", "c"), dict.fromkeys("xabc", kind(4, 6)))
     b, c = execute(graph, aten("a", "b"), aten("a", "c"))(x)
-    assert torch.equal(b, x.exp().exp()) and torch.equal(c, x.exp() + x)
+    assert torch.equal(b, x.exp().exp())
+    assert torch.equal(c, x.exp() + x)
 
 
 def test_views_inside_a_library_group_need_no_naming(x: torch.Tensor) -> None:
@@ -140,20 +148,23 @@ def test_ops_of_several_outputs_and_lists(x: torch.Tensor) -> None:
     types |= dict.fromkeys(("left", "right"), kind(4, 3, strides=(6, 1)))
     graph = Graph(("x",), ops, ("where", "c", "left"), types)
     where, swapped, left = execute(graph, aten("m", outputs=("where",)), aten("s", outputs=("left", "right")), aten("c"))(x)
-    assert torch.equal(where, x.max(1).indices) and torch.equal(swapped, torch.cat((x[:, 3:], x[:, :3]), 1))
+    assert torch.equal(where, x.max(1).indices)
+    assert torch.equal(swapped, torch.cat((x[:, 3:], x[:, :3]), 1))
     assert left.data_ptr() == x.data_ptr()
 
 
 def test_library_results_get_the_strides_of_the_graph(x: torch.Tensor) -> None:
     graph = Graph(("x",), (exp("a", "x"),), ("a",), {"x": kind(4, 6), "a": kind(4, 6, strides=(1, 4))})
     (result,) = execute(graph, aten("a"))(x)
-    assert result.stride() == (1, 4) and torch.equal(result, x.exp())
+    assert result.stride() == (1, 4)
+    assert torch.equal(result, x.exp())
 
 
 def test_no_gradient_is_recorded(x: torch.Tensor) -> None:
     graph = Graph(("x",), (exp("a", "x"),), ("a",), dict.fromkeys("xa", kind(4, 6)))
     (result,) = execute(graph, aten("a"))(x.requires_grad_())
-    assert not result.requires_grad and torch.is_grad_enabled()
+    assert not result.requires_grad
+    assert torch.is_grad_enabled()
 
 
 PLACES = [
@@ -173,7 +184,8 @@ def test_reshapes_lie_where_torch_says(shape: tuple[int, ...], look: Any) -> Non
     graph = Graph(("x",), ops, ("v",), {"x": kind(*shape), "v": kind(*wanted.shape, strides=wanted.stride())})
     assert placement(graph, ops[0]) == (tuple(wanted.shape), wanted.stride(), 0)
     (result,) = execute(graph)(base)
-    assert result.data_ptr() == base.data_ptr() and torch.equal(result, wanted)
+    assert result.data_ptr() == base.data_ptr()
+    assert torch.equal(result, wanted)
 
 
 def test_slices_of_slices_keep_their_offset(x: torch.Tensor) -> None:
@@ -183,7 +195,8 @@ def test_slices_of_slices_keep_their_offset(x: torch.Tensor) -> None:
     wanted = outer[1:, 2::2]
     types = {"x": kind(3, 5, strides=(6, 1)), "s": kind(*wanted.shape, strides=wanted.stride())}
     (result,) = execute(Graph(("x",), ops, ("s",), types))(outer)
-    assert torch.equal(result, wanted) and result.data_ptr() == wanted.data_ptr()
+    assert torch.equal(result, wanted)
+    assert result.data_ptr() == wanted.data_ptr()
 
 
 def test_a_transposed_reshape_that_copies_is_no_place() -> None:
@@ -199,7 +212,9 @@ def test_aligned_copies_keep_values_and_overlaps() -> None:
     start = next(i for i in range(1, 5) if base[i:].data_ptr() % 16)
     odd = base[start : start + 12].view(3, 4).unsqueeze(1).expand(3, 5, 4)
     even = aligned(odd)
-    assert even.data_ptr() % 16 == 0 and even.stride() == odd.stride() and torch.equal(even, odd)
+    assert even.data_ptr() % 16 == 0
+    assert even.stride() == odd.stride()
+    assert torch.equal(even, odd)
     assert aligned(even) is even
 
 
@@ -290,7 +305,8 @@ def test_a_generated_kernel_agrees_with_eager(x: torch.Tensor) -> None:
     c, a = execute(graph, group, aten("a"))(x, y)
     expected = x.T.exp() + y
     torch.testing.assert_close(c, expected)
-    assert c.stride() == (1, 6) and torch.equal(a, x.exp())
+    assert c.stride() == (1, 6)
+    assert torch.equal(a, x.exp())
 
 
 @pytest.mark.timeout(280)
