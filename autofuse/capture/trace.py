@@ -91,8 +91,9 @@ def _reason(error: BaseException) -> str:
         if isinstance(below, AutofuseError):
             return str(below)
         below = below.__cause__ or getattr(below, "inner_exception", None)
-    lines = str(error).strip().splitlines() or [""]
-    return f"torch.compile failed: {type(error).__name__}: {lines[0]}"
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    detail = next((f" ({line})" for line in lines[1:] if line.startswith("Explanation:")), "")
+    return f"torch.compile failed: {type(error).__name__}: {lines[0]}{detail}"
 
 
 def _fake_mode(values: Sequence[Any]) -> Any:

@@ -57,6 +57,8 @@ def load(spec: str, dims: Mapping[str, Any] | None = None, device: str = "cpu", 
         raise WorkloadError(f"workload {spec} raised {type(error).__name__}: {error}") from error
     if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]) or not isinstance(result[1], tuple):
         raise WorkloadError(f"workload {spec} must return (callable, tuple of arguments), not {_describe(result)}")
+    if fake and isinstance(result[0], torch.nn.Module):
+        result[0].requires_grad_(False)  # a build without CUDA aborts the process on a fake CUDA parameter with gradients
     return result
 
 

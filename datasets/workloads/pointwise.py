@@ -40,8 +40,8 @@ def geglu_chunk(device: str, tokens: int = 8192, hidden: int = 8192) -> Built:
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+    low, high = x.chunk(2, dim=-1)  # not x[..., :half]: torch without CUDA cannot index a fake CUDA tensor
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
 def rotary(device: str, batch: int = 4, tokens: int = 2048, heads: int = 32, kv_heads: int = 8, head_dim: int = 128) -> Built:
