@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autofuse.fusion.group import Group, GraphMasks, bits
+from autofuse.fusion.group import GraphMasks, Group, bits
 from autofuse.ir.graph import Contract, Iota, Map, Reduce
 
 Legal = Callable[[Group], str | None]
@@ -72,7 +72,8 @@ def free_ops(masks: GraphMasks) -> int:
     """Ops of known form that read nothing, and maps that read only such."""
     found = 0
     for i, op in enumerate(masks.ops):
-        if isinstance(op.form, Iota | Map) and all(v in masks.made_by for v in masks.reads[i]) and not masks.parents[i] & ~found:
+        reads_ops_only = all(value in masks.made_by for value in masks.reads[i])
+        if isinstance(op.form, Iota | Map) and reads_ops_only and not masks.parents[i] & ~found:
             found |= 1 << i
     return found
 

@@ -175,9 +175,9 @@ class _Solver:
         low[list(self.fixed)] = 1.0
         result = milp(
             np.concatenate([self.costs, np.zeros(self.variables - count)]),
-            constraints=LinearConstraint(matrix, least, np.full(least.shape, np.inf)),
+            constraints=LinearConstraint(matrix, least, np.inf),  # pyright: ignore[reportArgumentType]
             integrality=np.arange(self.variables) < count,
-            bounds=Bounds(low, 1),
+            bounds=Bounds(low, np.ones(self.variables)),  # pyright: ignore[reportArgumentType]  floats, say the stubs
             options={"mip_rel_gap": 0.0, "disp": False},
         )
         return None if result.x is None else [int(n) for n in np.flatnonzero(result.x[:count] > 0.5)]
@@ -215,10 +215,16 @@ class _Solver:
     def _needed(self, chosen: Sequence[int]) -> list[int]:
         """A choice at no more cost may hold groups that cost nothing and do nothing."""
         kept = list(chosen)
-        for i in sorted(chosen, key=lambda n: (-self.costs[n], self.rank[n])):
-            rest = [n for n in kept if n != i]
-            ordered = self.order(rest)
-            have = {value for n in ordered for value in self.groups[n].outputs}
-            if len(ordered) == len(rest) and have.issuperset(self.required):
-                kept = rest
-        return kept
+        while True:
+            for i in sorted(kept, key=lambda n: (-self.costs[n], self.rank[n])):
+                rest = [n for n in kept if n != i]
+                if self._runs(rest):
+                    kept = rest
+                    break
+            else:
+                return kept
+
+    def _runs(self, chosen: Sequence[int]) -> bool:
+        ordered = self.order(chosen)
+        have = {value for n in ordered for value in self.groups[n].outputs}
+        return len(ordered) == len(chosen) and have.issuperset(self.required)

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations, count
 
-from autofuse.fusion.coarsen import Atoms, Legal, as_group, coarsen, with_free
-from autofuse.fusion.group import Group, GraphMasks, bits
+from autofuse.fusion.coarsen import Atoms, Legal, as_group, coarsen
+from autofuse.fusion.group import GraphMasks, Group, bits
 from autofuse.fusion.library import fused_calls
 from autofuse.ir.graph import Contract, Graph
 
@@ -40,7 +40,13 @@ class Enumeration:
 
 
 def enumerate_groups(
-    graph: Graph, legal: Legal, *, budget: int = 400, max_ops: int = 48, max_contracts: int = 3, horizontal: bool = False
+    graph: Graph,
+    legal: Legal,
+    *,
+    budget: int = 400,
+    max_ops: int = 48,
+    max_contracts: int = 3,
+    horizontal: bool = False,
 ) -> Enumeration:
     """At most `budget` groups beside the single ops and the atoms. Each is shown to `legal` once.
 
@@ -251,6 +257,3 @@ class _Growth:
         maker = self.masks.made_by[value]
         cone = (self.masks.ancestors[maker] | 1 << maker) & ops
         return bool(self.masks.readers.get(value, 0) & ops) and not cone & self.contracts
-
-
-__all__ = ["Enumeration", "enumerate_groups", "with_free"]

@@ -1,8 +1,8 @@
-"""A group (a set of ops that could run as one kernel) and the bitmasks over a graph's ops that groups are found with."""
+"""A group (a set of ops that could run as one kernel), and bitmasks over a graph's ops to find groups with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autofuse.ir.graph import Graph, Op, operands
@@ -110,3 +110,9 @@ def required(graph: Graph) -> frozenset[str]:
     """Base values that must be materialised because an output of the graph is, or looks at, them."""
     bases = {graph.base(value) for value in graph.outputs if value is not None}
     return frozenset(bases - set(graph.inputs))
+
+
+def kernel_name(ops: Sequence[str]) -> str:
+    """Of a group's kernel, readable in profiles: the first and the last op."""
+    ends = dict.fromkeys((ops[0], ops[-1]))
+    return "fused_" + "_".join("".join(c if c.isalnum() else "_" for c in name) for name in ends)

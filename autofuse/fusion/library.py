@@ -80,6 +80,22 @@ def library_call(graph: Graph, group: Group, name: str) -> LibraryCall:
     return {call.name: call for call in implementations(graph, group)}[name]
 
 
+def with_ops(graph: Graph, ops: Sequence[Op]) -> Graph:
+    """The graph with the ops of a library call that it lacks.
+
+    Each comes right before the op that it stands in for, so that a run of the whole graph, as a reference, ends with
+    the values of the graph's own ops.
+    """
+    fresh: dict[str, list[Op]] = {}
+    for op in ops:
+        if op.name not in graph.by_name:
+            fresh.setdefault(graph.producer[op.outputs[0]].name, []).append(op)
+    if not fresh:
+        return graph
+    placed = tuple(one for op in graph.ops for one in (*fresh.get(op.name, ()), op))
+    return Graph(graph.inputs, placed, graph.outputs, graph.types)
+
+
 def _apply(graph: Graph, group: Group, ops: tuple[Op, ...], peephole: Peephole) -> tuple[Op, ...] | None:
     scope = _Scope(graph, {value: op for op in ops for value in op.outputs}, _private(group, ops))
     gone: set[str] = set()
@@ -158,12 +174,12 @@ def _baddbmm(scope: _Scope, op: Op) -> _Substitute | None:
     return _biased(scope, op, "aten.bmm.default", "aten.baddbmm.default")
 
 
-def _activated(scope: _Scope, op: Op, gelu: bool) -> _Substitute | None:
-    """cuBLASLt's epilogues: bias along columns, then ReLU, or GELU in its tanh form."""
-    wanted: tuple[tuple[str, Argument], ...] = (("approximate", "tanh"),) if gelu else ()
-    if len(op.call.args) != 1 or op.call.kwargs != wanted:
-        return None
-    add = scope.maker(op.call.args[0])
+def _relu(scope: _Scope, op: Op) -> _Substitute | None:
+    """cuBLASLt's epilogue of a bias along columns and ReLU.
+
+    Its GELU is left out: the same call is the exact GELU on a CPU and the tanh form on a GPU.
+    """
+    add = scope.maker(op.call.args[0]) if len(op.call.args) == 1 and not op.call.kwargs else None
     if add is None or scope.graph.types[op.outputs[0]] != scope.graph.types[add.outputs[0]]:
         return None
     found = _addmm(scope, add)
@@ -172,13 +188,11 @@ def _activated(scope: _Scope, op: Op, gelu: bool) -> _Substitute | None:
     bias = found.call.args[0]
     if not isinstance(bias, Ref) or len(scope.graph.types[bias.name].shape) != 1:
         return None
-    kwargs: tuple[tuple[str, Argument], ...] = (("use_gelu", True),) if gelu else ()
-    return _Substitute((*found.replaced, op), AtenCall("aten._addmm_activation.default", found.call.args, kwargs))
+    return _Substitute((*found.replaced, op), AtenCall("aten._addmm_activation.default", found.call.args))
 
 
 PEEPHOLES: tuple[Peephole, ...] = (
     Peephole("aten.addmm", "aten.add.Tensor", _addmm),
     Peephole("aten.baddbmm", "aten.add.Tensor", _baddbmm),
-    Peephole("aten.addmm_relu", "aten.relu.default", lambda scope, op: _activated(scope, op, gelu=False)),
-    Peephole("aten.addmm_gelu", "aten.gelu.default", lambda scope, op: _activated(scope, op, gelu=True)),
+    Peephole("aten.addmm_relu", "aten.relu.default", _relu),
 )

@@ -12,6 +12,8 @@ from autofuse.codegen.kernel import Kernel
 from autofuse.codegen.triton import emit
 from autofuse.errors import InvalidSchedule, PlanError
 from autofuse.fusion import rewrites
+from autofuse.fusion.group import Group, kernel_name
+from autofuse.fusion.library import implementations
 from autofuse.fusion.build import NotFusible, build
 from autofuse.ir.graph import Graph, Op
 from autofuse.plans.plan import Plan, PlannedGroup
@@ -48,7 +50,7 @@ def group_kernel(graph: Graph, group: PlannedGroup, name: str, multiprocessors: 
 
 def arrange(graph: Graph, plan: Plan, multiprocessors: int) -> tuple[Work, ...]:
     """The steps that compute all outputs of the graph. Raises PlanError when the plan does not fit."""
-    groups = [_group_work(graph, group, i, multiprocessors) for i, group in enumerate(plan.bind(graph).groups)]
+    groups = [_group_work(graph, group, multiprocessors) for group in plan.bind(graph).groups]
     line = _Line(graph, groups)
     for i in line.order():
         line.add_group(i)
@@ -63,7 +65,7 @@ def _label(group: PlannedGroup) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _group_work(graph: Graph, group: PlannedGroup, position: int, multiprocessors: int) -> Work:
+def _group_work(graph: Graph, group: PlannedGroup, multiprocessors: int) -> Work:
     named = set(group.ops)
     missing = sorted(named - graph.by_name.keys())
     if missing:
@@ -74,14 +76,23 @@ def _group_work(graph: Graph, group: PlannedGroup, position: int, multiprocessor
             raise PlanError(f"group {_label(group)}: none of its ops makes {value!r}")
     ops = tuple(op for op in graph.ops if op.name in named)
     if group.implementation == "triton":
-        kernel = group_kernel(graph, group, f"fused_{position}", multiprocessors)
+        kernel = group_kernel(graph, group, kernel_name(group.ops), multiprocessors)
         reads = tuple(dict.fromkeys(p.value for p in kernel.parameters if p.value not in group.outputs))
         return Work("triton", ops, reads, group.outputs, kernel)
     # A library group must hold the views between its ops, for it runs them op by op.
-    ops = _with_inner_views(graph, ops)
+    ops = _library_ops(graph, group) if group.implementation == "aten" and group.rewrites else _with_inner_views(graph, ops)
     made = {value for op in ops for value in op.outputs}
     reads = tuple(dict.fromkeys(value for op in ops for value in op.inputs if value not in made))
     return Work(group.implementation, ops, reads, group.outputs)
+
+
+def _library_ops(graph: Graph, group: PlannedGroup) -> tuple[Op, ...]:
+    """The calls that the plan names: one that does the work of several ops (addmm), or the ops' own."""
+    whole = Group(group.ops, group.outputs)
+    call = next((c for c in implementations(graph, whole) if c.name == group.rewrites[0]), None)
+    if call is None:
+        raise PlanError(f"group {_label(group)}: there is no library call {group.rewrites[0]!r} for it")
+    return call.ops
 
 
 def _with_inner_views(graph: Graph, ops: tuple[Op, ...]) -> tuple[Op, ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autofuse.capture.trace import capture
-from autofuse.capture.workload import load
+from autofuse.capture.workload import Workload, load
 from autofuse.capture.workload import resolve as resolve_workload
 from autofuse.cost.device import Target, resolve
 from autofuse.cost.model import CostModel
@@ -40,13 +40,19 @@ SECONDS = {"quick": 60.0, "full": 600.0}
 """Of one plan, where no budget is given."""
 
 
-def tune(request: TuneRequest, on_event: OnEvent = lambda event: None) -> list[TuneResult]:
-    """One result a workload and shape, in order. A wrong workload is a "failed" result; what is wrong with the run as
+Function = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def tune(
+    request: TuneRequest, on_event: OnEvent = lambda event: None, functions: Mapping[str, Function] | None = None
+) -> list[TuneResult]:
+    """One result a workload and shape, in order. functions: workloads that are at hand under the names of the request. A wrong workload is a "failed" result; what is wrong with the run as
     a whole (target, store, results folder) raises an AutofuseError before anything is done."""
     target = resolve(request.target)
     effort_of(request.effort)
     with ExitStack() as stack:
         run = stack.enter_context(_Run.open(request, target, on_event))
+        run.functions = functions or {}
         return run.all()
 
 
@@ -61,6 +67,7 @@ class _Run:
         self.model = CostModel.load()
         self.effort = effort_of(request.effort)
         self.budget = Budget(request.budget_seconds, request.budget_trials)
+        self.functions: Mapping[str, Function] = {}
         self.training: list[dict[str, Any]] = []
         self.jobs = [(spec, dict(shape)) for spec in request.workloads for shape in request.shapes]
         self.timing = "measured" if target.live is not None else "predicted"
@@ -127,11 +134,16 @@ class _Run:
                           0.0, str(self.store.path), status, detail)  # fmt: skip
 
     def search(self, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None) -> TuneResult:
-        workload = resolve_workload(spec, dims)
-        live = self.target.live
-        captured = capture(*load(spec, dims, f"cuda:{live or 0}", fake=live is None))
+        workload, (fn, args) = self.workload(spec, dims)
+        captured = capture(fn, args)
         parts = [self.graph(workload.name, dict(workload.shape), item.graph, spec, pool, worker) for item in captured]
         return merge(parts)
+
+    def workload(self, spec: str, dims: Mapping[str, int]) -> tuple[Workload, Function]:
+        if spec in self.functions:
+            return Workload(spec, dict(dims)), self.functions[spec]
+        live = self.target.live
+        return resolve_workload(spec, dims), load(spec, dims, f"cuda:{live or 0}", fake=live is None)
 
     def graph(
         self, name: str, shape: dict[str, int], graph: Graph, spec: str, pool: CompilePool, worker: Worker | None

@@ -11,7 +11,7 @@ from autofuse.cost.device import Target
 from autofuse.errors import NoValidPlan
 from autofuse.fusion.build import build
 from autofuse.fusion.cover import Cover
-from autofuse.fusion.group import Group
+from autofuse.fusion.group import Group, kernel_name
 from autofuse.fusion.library import implementations
 from autofuse.fusion.rewrites import apply
 from autofuse.fusion.subgraph import index_ranges
@@ -21,7 +21,7 @@ from autofuse.measure.supervisor import Worker, eager
 from autofuse.search.graph import Outcome
 from autofuse.search.group import GroupSearch, Trial
 from autofuse.search.pool import parse_config
-from autofuse.search.rounds import kernel_name, with_ops
+from autofuse.search.rounds import with_ops
 
 WHOLE_PLANS = 3
 """Covers that are timed end to end: what stays in L2 between kernels breaks the additivity of their costs."""
@@ -45,7 +45,7 @@ def group_kernel(graph: Graph, group: Group, search: GroupSearch, trial: Trial, 
     assert search.pool is not None
     rewrites, schedule = parse_config(search.pool.config_json(trial.position))
     program = apply(build(graph, frozenset(group.ops), group.outputs), rewrites)
-    return emit(program, schedule, kernel_name(group), target.multiprocessors)
+    return emit(program, schedule, kernel_name(group.ops), target.multiprocessors)
 
 
 def candidate_of_cover(graph: Graph, cover: Cover, outcome: Outcome, target: Target, key: str) -> tuple[Candidate, dict[Group, Trial]]:
@@ -55,9 +55,7 @@ def candidate_of_cover(graph: Graph, cover: Cover, outcome: Outcome, target: Tar
     whole = graph
     for group in cover.groups:
         search = outcome.searches[group]
-        trial = search.best()
-        if trial is None:
-            raise NoValidPlan(f"nothing runs the group {', '.join(group.ops)}")
+        trial = search.best() or search.library()
         trials[group] = trial
         if trial.is_library:
             call = implementations(graph, group)[trial.library]
@@ -74,23 +72,28 @@ def choose(outcome: Outcome, target: Target, worker: Worker | None, seed: int) -
     A plan that is wrong as a whole is passed over. Raises NoValidPlan when none is left.
     """
     graph = outcome.graph
-    plans = [candidate_of_cover(graph, cover, outcome, target, f"cover{i}") for i, cover in enumerate(outcome.covers[:WHOLE_PLANS])]
+    covers = [c for c in outcome.covers if all(outcome.searches[g].is_known(worker is not None) for g in c.groups)]
+    if not covers:
+        raise NoValidPlan("the budget ended before any whole plan was compiled" if worker is None else
+                          "the budget ended before any whole plan was measured")  # fmt: skip
+    plans = [candidate_of_cover(graph, cover, outcome, target, f"cover{i}") for i, cover in enumerate(covers[:WHOLE_PLANS])]
     if worker is None:
-        cover = outcome.covers[0]
+        cover = covers[0]
         unfused = sum(outcome.searches[group].cost_us() for group in outcome.unfused.groups)
         return Chosen(cover, plans[0][1], cover.cost, unfused, None, None, None)
     inputs = Inputs(seed=seed, ranges=index_ranges(graph))
-    right = [(i, plan, worker.verify(plan[0], inputs)) for i, plan in enumerate(plans)]
-    right = [item for item in right if item[2].ok]
+    verdicts = [worker.verify(plan[0], inputs) for plan in plans]
+    right = [(i, plan, verdict) for i, (plan, verdict) in enumerate(zip(plans, verdicts, strict=True)) if verdict.ok]
     unfused, _ = candidate_of_cover(graph, outcome.unfused, outcome, target, "unfused")
     timed = worker.time_plans([*(plan[0] for _, plan, _ in right), unfused, eager(graph)], inputs)
     unfused_time, eager_time = timed[-2], timed[-1]
     best: Chosen | None = None
     for (i, (_, trials), verified), time in zip(right, timed, strict=False):
         if time.ok and (best is None or time.median_us < best.total_us):
-            best = Chosen(outcome.covers[i], trials, time.median_us, unfused_time.median_us, eager_time.median_us, verified, time)
+            best = Chosen(covers[i], trials, time.median_us, unfused_time.median_us, eager_time.median_us, verified, time)
     if best is None:
-        raise NoValidPlan("no plan gave right results as a whole")
+        raise NoValidPlan("no plan gave right results as a whole: " + "; ".join(
+            f"{v.status} {v.detail}" for v in verdicts if not v.ok) or "timing failed")  # fmt: skip
     return best
 
 

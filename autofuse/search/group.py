@@ -81,6 +81,14 @@ class GroupSearch:
         alive += list(self.library_trials.values())
         return min(alive, key=lambda t: t.predicted_us, default=None)
 
+    def library(self) -> Trial:
+        """The first library call, as a trial: always there, whether it was timed or not."""
+        return self.library_trials.get(0) or Trial(LIBRARY, 0, predicted_us=self.libraries[0][1])
+
+    def is_known(self, measured: bool) -> bool:
+        """Is there something to run, timed where times are measured? Library calls need no compiling."""
+        return self.is_measured if measured else self.best() is not None or self.program is None
+
     def cost_us(self) -> float:
         """Measured where known, else predicted; infinite where nothing can run the group."""
         best = self.best()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autofuse.cost.device import Target
-from autofuse.fusion.group import Group
+from autofuse.fusion.group import Group, kernel_name
 from autofuse.ir.graph import Graph
 from autofuse.plans.plan import Plan, PlannedGroup, make_plan
 from autofuse.results.explain import to_list
@@ -17,14 +17,13 @@ from autofuse.search.graph import GraphTuner, Outcome
 from autofuse.search.group import GroupSearch, Trial
 from autofuse.search.journal import identity
 from autofuse.search.ledger import ledger
-from autofuse.search.rounds import kernel_name
 
 
 def group_evidence(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> dict[str, Any]:
     """The numbers of one group of a plan; absent ones are left out."""
     compiled = trial.compiled
     found: dict[str, Any] = {
-        "name": kernel_name(group).removeprefix("fused_"),
+        "name": kernel_name(group.ops).removeprefix("fused_"),
         "saved_bytes": saved_bytes(graph, group),
         "predicted_us": trial.predicted_us,
         "measured_us": trial.time_us,
@@ -126,7 +125,7 @@ def dry_result(tuner: GraphTuner, workload: str, shape: Mapping[str, int], targe
 
     unfused = sum(tuner.searches[g].cost_us() for g in unfused_cover(tuner.graph, groups).groups)
     found = tuple(
-        GroupResult(kernel_name(g).removeprefix("fused_"), g.ops, "predicted", {}, saved_bytes=saved_bytes(tuner.graph, g),
+        GroupResult(kernel_name(g.ops).removeprefix("fused_"), g.ops, "predicted", {}, saved_bytes=saved_bytes(tuner.graph, g),
                     predicted_us=tuner.searches[g].cost_us())
         for g in cover.groups
     )  # fmt: skip

@@ -15,7 +15,7 @@ from autofuse.codegen.kernel import Kernel
 from autofuse.cost.device import Target
 from autofuse.cost.model import CostModel, Predictions
 from autofuse.errors import InvalidSchedule
-from autofuse.fusion.group import Group
+from autofuse.fusion.group import kernel_name
 from autofuse.fusion.library import LibraryCall
 from autofuse.fusion.subgraph import index_ranges
 from autofuse.ir.graph import Graph, Op
@@ -60,7 +60,8 @@ class GroupRounds:
             self.measure(search, self.chosen(search, fresh))
         if not trials or search.rounds >= self.effort.rounds or search.pool is None or self.worker is None:
             search.exhausted = True
-        for trial in trials:
+        calls = list(search.library_trials.values()) if search.rounds == 1 and self.worker is not None else []
+        for trial in (*calls, *trials):
             self.journal.trial(search, trial)
         self.journal.flush()
 
@@ -93,7 +94,7 @@ class GroupRounds:
     def generate(self, search: GroupSearch, trial: Trial) -> None:
         assert search.pool is not None
         try:
-            trial.kernel = search.pool.kernel(trial.position, kernel_name(search.group), self.target)
+            trial.kernel = search.pool.kernel(trial.position, kernel_name(search.group.ops), self.target)
         except InvalidSchedule as error:
             trial.status, trial.detail = "pruned_constraint", str(error)
             self.tell(search, trial)
@@ -194,12 +195,6 @@ class GroupRounds:
     def tell(self, search: GroupSearch, trial: Trial) -> None:
         if search.strategy is not None and not trial.is_library:
             search.strategy.tell(trial.position, Outcome(trial.time_us, trial.status))
-
-
-def kernel_name(group: Group) -> str:
-    """Readable in profiles: the first and the last op of the group."""
-    ends = dict.fromkeys((group.ops[0], group.ops[-1]))
-    return "fused_" + "_".join("".join(c if c.isalnum() else "_" for c in name) for name in ends)
 
 
 def candidate_of(search: GroupSearch, trial: Trial) -> Candidate:

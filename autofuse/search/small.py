@@ -12,6 +12,7 @@ from autofuse.codegen.triton import emit
 from autofuse.cost.device import Target
 from autofuse.errors import AutofuseError
 from autofuse.fusion.build import NotFusible, build
+from autofuse.fusion.group import kernel_name
 from autofuse.fusion.library import implementations
 from autofuse.fusion.rewrites import apply
 from autofuse.fusion.subgraph import index_ranges
@@ -21,7 +22,7 @@ from autofuse.measure.supervisor import Worker
 from autofuse.search.finish import Chosen
 from autofuse.search.graph import Outcome
 from autofuse.search.pool import parse_config
-from autofuse.search.rounds import kernel_name, with_ops
+from autofuse.search.rounds import with_ops
 
 ELEMENTS = 400_000
 """Most elements of all values of the small graph together: the interpreter does near 10 million a second."""
@@ -131,5 +132,5 @@ def transplant(small: Graph, chosen: Chosen, outcome: Outcome, target: Target) -
             continue
         rewrites, schedule = parse_config(search.pool.config_json(trial.position))
         program = apply(build(small, frozenset(group.ops), group.outputs), rewrites)
-        steps.append(TritonStep(emit(program, schedule, kernel_name(group), target.multiprocessors)))
+        steps.append(TritonStep(emit(program, schedule, kernel_name(group.ops), target.multiprocessors)))
     return Candidate("small", whole, tuple(steps))

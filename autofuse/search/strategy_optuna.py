@@ -98,11 +98,19 @@ class OptunaStrategy(_Base):
             if self.flat:
                 return self.study.ask(fixed_distributions=self.distributions)
             trial = self.study.ask()
-            number = trial._suggest(SUBSPACE, self.distributions[SUBSPACE])
+            number = int(self._draw(trial, SUBSPACE))
             for digit in self.spaces[number].digits:
-                name = f"{number}.{digit.name}"
-                trial._suggest(name, self.distributions[name])
+                self._draw(trial, f"{number}.{digit.name}")
             return trial
+
+    def _draw(self, trial: optuna.trial.Trial, name: str) -> int:
+        from optuna.distributions import CategoricalDistribution, IntDistribution
+
+        distribution = self.distributions[name]
+        if isinstance(distribution, IntDistribution):
+            return trial.suggest_int(name, distribution.low, distribution.high)
+        assert isinstance(distribution, CategoricalDistribution)
+        return int(trial.suggest_categorical(name, distribution.choices))  # type: ignore[arg-type]
 
     def _nearest(self, params: dict[str, Any]) -> tuple[int, bool]:
         """The position that was not given yet and is nearest to the suggestion, and whether it is that exactly."""
@@ -155,15 +163,13 @@ class OptunaStrategy(_Base):
         params |= {f"{number}.{digit.name}": int(at) for digit, at in zip(self.spaces[number].digits, row, strict=True)}
         if self.flat:
             # Choices of other subspaces mean nothing here; their first values stand in, always the same.
-            params = {name: 0 for name in self.distributions} | params
+            params = dict.fromkeys(self.distributions, 0) | params
         return params
 
 
 def _positions(space: Digits, index: NDArray[np.int64]) -> NDArray[np.int64]:
     """Position of each choice's value, a row a candidate."""
-    columns = [
-        index // stride % len(digit.values) for digit, stride in zip(space.digits, space.strides, strict=True)
-    ]
+    columns = [index // stride % len(digit.values) for digit, stride in zip(space.digits, space.strides, strict=True)]
     return np.stack(columns, axis=1) if columns else np.zeros((len(index), 0), dtype=np.int64)
 
 

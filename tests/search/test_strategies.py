@@ -34,7 +34,9 @@ class FakeSpace:
 
 
 FLAT = FakeSpace((FakeDigit("m", (16, 32, 64, 128), True), FakeDigit("access", ("pointer", "descriptor"), False)))
-DEEP = FakeSpace((FakeDigit("warps", (1, 2, 4, 8), True), FakeDigit("m", (16, 32, 64), True), FakeDigit("p", (False, True), False)))
+DEEP = FakeSpace(
+    (FakeDigit("warps", (1, 2, 4, 8), True), FakeDigit("m", (16, 32, 64), True), FakeDigit("p", (False, True), False))
+)
 
 
 @dataclass

@@ -1,0 +1,28 @@
+"""`autofuse.tune`: the search on a function that is at hand, not named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from autofuse.search.driver import tune as run
+from autofuse.search.events import OnEvent, TuneRequest, TuneResult
+
+
+def tune(
+    fn: Callable[..., Any], args: Sequence[Any], *, name: str | None = None, target: str = "auto", effort: str = "quick",
+    budget_seconds: float | None = None, strategy: str = "model", seed: int = 0, store: Path | str | None = None,
+    results: Path | str | None = None, on_event: OnEvent = lambda event: None,
+) -> TuneResult:  # fmt: skip
+    """Tune fn(*args) and store its plan; `torch.compile(fn, backend="autofuse")` then finds it.
+
+    args: tensors of the shapes, dtypes, strides and device that fn will be called with; their values are not used.
+    Raises AutofuseError for a wrong target, store or function; a search without a plan has status "no_plan".
+    """
+    label = name or getattr(fn, "__qualname__", type(fn).__qualname__)
+    request = TuneRequest(
+        (label,), ({},), target, effort, budget_seconds, strategy=strategy, seed=seed,
+        store=Path(store) if store is not None else None, results=Path(results) if results is not None else None,
+    )  # fmt: skip
+    return run(request, on_event, {label: (fn, tuple(args))})[0]
