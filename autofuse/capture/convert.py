@@ -74,7 +74,15 @@ class Site:
 
     # --- emission ---
 
-    def emit(self, suffix: str, target: str, args: Sequence[Argument], form: Form | None, kind: TensorType, **kwargs: Argument) -> str:
+    def emit(
+        self,
+        suffix: str,
+        target: str,
+        args: Sequence[Argument],
+        form: Form | None,
+        kind: TensorType,
+        **kwargs: Argument,
+    ) -> str:
         """One synthesised op; suffix "" is the node itself. Returns the value's name."""
         name = self.converter.unique(f"{self.name}_{suffix}") if suffix else self.name
         call = AtenCall(target, tuple(args), tuple(kwargs.items()))
@@ -131,7 +139,10 @@ class _Converter:
         kind = tensor_type(value)
         keywords = (("dtype", Symbol("dtype", kind.dtype)), ("device", Symbol("device", value.device.type)))
         form = Map((), Lit(number), kind.dtype)
-        self.add(Op(node.name, AtenCall("aten.full.default", (kind.shape, number), keywords), form, (node.name,)), {node.name: kind})
+        self.add(
+            Op(node.name, AtenCall("aten.full.default", (kind.shape, number), keywords), form, (node.name,)),
+            {node.name: kind},
+        )
 
     def call(self, node: Any) -> None:
         import operator
@@ -317,7 +328,9 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _pruned(inputs: tuple[str, ...], ops: list[Op], outputs: tuple[str | None, ...], types: dict[str, TensorType]) -> Graph:
+def _pruned(
+    inputs: tuple[str, ...], ops: list[Op], outputs: tuple[str | None, ...], types: dict[str, TensorType]
+) -> Graph:
     """Without ops that no output needs."""
     needed = {value for value in outputs if value is not None}
     kept: list[Op] = []

@@ -45,7 +45,9 @@ def _reshape(site: Site) -> Form:
     return Reshape(site.ref("self"))
 
 
-def _strided(site: Site, source: list[int | None], starts: dict[int, int] | None = None, steps: dict[int, int] | None = None) -> Form:
+def _strided(
+    site: Site, source: list[int | None], starts: dict[int, int] | None = None, steps: dict[int, int] | None = None
+) -> Form:
     """`starts` by operand dimension, `steps` by output dimension."""
     operand = site.ref("self")
     rank = len(site.type(operand).shape)
@@ -168,7 +170,9 @@ def _arg(fn: str) -> Rule:
         dim = site.args.get("dim")
         if kind.numel == 0 or not kind.shape or (dim is None and len(kind.shape) != 1):
             return None
-        return Reduce(fn, operand, _dims(dim, len(kind.shape)), bool(site.get("keepdim", False)), register_compute(kind.dtype))
+        return Reduce(
+            fn, operand, _dims(dim, len(kind.shape)), bool(site.get("keepdim", False)), register_compute(kind.dtype)
+        )
 
     return rule
 
@@ -236,7 +240,9 @@ class _Moments:
             return self.scale(suffix, operand, factor, self.small(keepdim))
         wide = self.scale(f"{suffix}_wide" if suffix else "wide", operand, factor, self.small(keepdim))
         form = Map((wide,), Arg(0), self.compute)
-        return self.site.emit(suffix, "prims.convert_element_type.default", (Ref(wide), Symbol("dtype", kind.dtype)), form, kind)
+        return self.site.emit(
+            suffix, "prims.convert_element_type.default", (Ref(wide), Symbol("dtype", kind.dtype)), form, kind
+        )
 
     def variance(self) -> tuple[str, str]:
         """(centred second moment summed, mean with kept dimensions), two passes: E[x^2] - E[x]^2 cancels."""
@@ -287,7 +293,9 @@ def _var_mean(site: Site) -> Form | None:
     if mean_type.dtype != moments.compute:
         wide = TensorType(moments.small(True).shape, mean_type.dtype, moments.small(True).strides)
         dtype = Symbol("dtype", mean_type.dtype)
-        mean = site.emit("narrow", "prims.convert_element_type.default", (Ref(mean), dtype), Map((mean,), Arg(0), "float32"), wide)
+        mean = site.emit(
+            "narrow", "prims.convert_element_type.default", (Ref(mean), dtype), Map((mean,), Arg(0), "float32"), wide
+        )
     if not keepdim:
         mean = site.emit("squeezed", "aten.view.default", (Ref(mean), mean_type.shape), Reshape(mean), mean_type)
     site.converter.parts[site.node] = {0: variance, 1: mean}

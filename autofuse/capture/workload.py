@@ -39,7 +39,9 @@ def list_workloads() -> tuple[Workload, ...]:
     return tuple(sorted(found, key=lambda workload: workload.name))
 
 
-def load(spec: str, dims: Mapping[str, Any] | None = None, device: str = "cpu", *, fake: bool | None = None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def load(
+    spec: str, dims: Mapping[str, Any] | None = None, device: str = "cpu", *, fake: bool | None = None
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """(fn, args) of a shipped name, `file.function`, or `path/file.py:function`.
 
     `fake` makes the tensors fake; by default they are where `device` is a CUDA device and this machine has none.
@@ -58,7 +60,9 @@ def load(spec: str, dims: Mapping[str, Any] | None = None, device: str = "cpu", 
     if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]) or not isinstance(result[1], tuple):
         raise WorkloadError(f"workload {spec} must return (callable, tuple of arguments), not {_describe(result)}")
     if fake and isinstance(result[0], torch.nn.Module):
-        result[0].requires_grad_(False)  # a build without CUDA aborts the process on a fake CUDA parameter with gradients
+        result[0].requires_grad_(
+            False
+        )  # a build without CUDA aborts the process on a fake CUDA parameter with gradients
     return result
 
 
@@ -110,7 +114,9 @@ def _find(spec: str) -> Callable[..., Any]:
         shipped = _shipped()
         matches = [name for name in shipped if spec in (name, name.partition(".")[2])]
         if not matches:
-            raise WorkloadError(f"no workload {spec!r}; there are: {', '.join(sorted(shipped))}, or path/file.py:function")
+            raise WorkloadError(
+                f"no workload {spec!r}; there are: {', '.join(sorted(shipped))}, or path/file.py:function"
+            )
         if len(matches) > 1:
             raise WorkloadError(f"workload {spec!r} is ambiguous: {', '.join(matches)}")
         file, function = shipped[matches[0]][0], matches[0].partition(".")[2]
@@ -147,7 +153,11 @@ def _shipped() -> dict[str, tuple[Path, ast.FunctionDef]]:
 
 def _literal_dims(node: ast.FunctionDef) -> dict[str, int]:
     names = [argument.arg for argument in node.args.args][-len(node.args.defaults) :] if node.args.defaults else []
-    return {n: d.value for n, d in zip(names, node.args.defaults, strict=True) if isinstance(d, ast.Constant) and isinstance(d.value, int)}
+    return {
+        n: d.value
+        for n, d in zip(names, node.args.defaults, strict=True)
+        if isinstance(d, ast.Constant) and isinstance(d.value, int)
+    }
 
 
 @contextmanager

@@ -38,7 +38,9 @@ def descriptor_of(
             held.append(axis)
         elif all(layout.scalar(a) for a in part.axes) and not part.nodes:
             block.append(1)
-            terms = [f"{a}_start" if part.coefficient(a) == 1 else f"{a}_start * {part.coefficient(a)}" for a in part.axes]
+            terms = [
+                f"{a}_start" if part.coefficient(a) == 1 else f"{a}_start * {part.coefficient(a)}" for a in part.axes
+            ]
             starts.append(" + ".join([*terms, *([str(part.const)] if part.const or not terms else [])]))
         else:
             return None

@@ -25,7 +25,9 @@ class Layout:
         self.schedule = schedule
         self.order = tuple(order)
         self.roles = {axis.name: schedule.role(axis.name) for axis in program.axes}
-        self.blocks = {a: next_power_of_two(program.sizes[a]) if r.kind == "whole" else r.block for a, r in self.roles.items()}
+        self.blocks = {
+            a: next_power_of_two(program.sizes[a]) if r.kind == "whole" else r.block for a, r in self.roles.items()
+        }
         for axis, block in self.blocks.items():
             if block < 1 or block & (block - 1):
                 raise InvalidSchedule(f"axis {axis}: block {block} is not a power of two")

@@ -153,7 +153,9 @@ class _Builder:
 
     def waits(self, goal: Goal, have: frozenset[int]) -> set[int]:
         """Looped reduces that must be finished before the goal, transitively, less those that it follows running."""
-        running = getattr(self.program.nodes[self.node_of(goal)], "running", None) if isinstance(goal, Accumulate) else None
+        running = (
+            getattr(self.program.nodes[self.node_of(goal)], "running", None) if isinstance(goal, Accumulate) else None
+        )
         found: set[int] = set()
         stack = list(self.roots(goal))
         while stack:
@@ -203,8 +205,10 @@ class _Builder:
 
     def running_first(self, items: list[_Item]) -> list[_Item]:
         """A reduce that follows another's running value comes after it; writes come last."""
+
         def rank(item: _Item) -> tuple[bool, int]:
             return isinstance(item.goal, Write), self.node_of(item.goal)
+
         return sorted(items, key=rank)
 
     def evaluate(

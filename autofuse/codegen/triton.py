@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ NEUTRAL = {"sum": 0, "prod": 1, "any": 0, "all": 1, "max": "-inf", "min": "inf",
 DOT_MIN = 16
 """Smallest K of tl.dot; M and N below it are computed as a product and a sum, which is what a thin product is."""
 
-HELPERS = '''
+HELPERS = """
 @triton.jit
 def nan_max(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -36,7 +37,7 @@ def nan_min(a, b):
 def multiply(a, b):
     return a * b
 
-'''
+"""
 
 
 def emit(program: Program, schedule: Schedule, name: str, multiprocessors: int = 132) -> Kernel:
@@ -73,9 +74,11 @@ class _Emitter:
         self.maxima = softmax_maxima(program)
         self.descriptors: dict[str, Parameter] = {}
         self.pointers: dict[str, Parameter] = {}
-        self.followed = {n.running for n in program.nodes if isinstance(n, ReduceNode | ContractNode) and n.running is not None}
+        self.followed = {
+            n.running for n in program.nodes if isinstance(n, ReduceNode | ContractNode) and n.running is not None
+        }
         self.direct = _dot_operands(program)
-        self.last_pass: set[int] = set()
+        self.visits = _visits(self.tree.body)
 
     # --- text ---
 
@@ -184,7 +187,9 @@ class _Emitter:
     def pointer_parameter(self, value: str) -> str:
         found = self.pointers.get(value)
         if found is None:
-            found = self.pointers[value] = Parameter(f"{_identifier(value)}_ptr", value, self.program.types[value].dtype)
+            found = self.pointers[value] = Parameter(
+                f"{_identifier(value)}_ptr", value, self.program.types[value].dtype
+            )
         return found.name
 
     # --- nodes ---
@@ -197,7 +202,9 @@ class _Emitter:
             case Position():
                 dims = self.dims(self.program.free[node])
                 text = self.index(found.index, dims)
-                self.assign(node, f"({text}).to(tl.int64)" if dims else f"tl.full([], 0, tl.int64) + ({text})", dims, "int64")
+                self.assign(
+                    node, f"({text}).to(tl.int64)" if dims else f"tl.full([], 0, tl.int64) + ({text})", dims, "int64"
+                )
             case MapNode():
                 self.map(node, found)
             case ReduceNode():
@@ -218,13 +225,17 @@ class _Emitter:
     def load(self, node: int, load: Load) -> None:
         self.comment(node)
         dims = self.dims(self.program.free[node])
-        described = descriptor_of(self.program, load.value, load.index, dims, self.layout) if self.use_descriptor(node) else None
+        described = (
+            descriptor_of(self.program, load.value, load.index, dims, self.layout)
+            if self.use_descriptor(node)
+            else None
+        )
         if described is not None:
             text = self.descriptor_load(load.value, described, dims)
         else:
             tests = self.masks(self.program.free[node], dims) + self.bounds(load.value, load.index, dims)
             mask = f", mask={' & '.join(tests)}, other=0" if tests else ""
-            text = f"tl.load({self.pointer(load.value, load.index, dims)}{mask}{self.eviction(dims)})"
+            text = f"tl.load({self.pointer(load.value, load.index, dims)}{mask}{self.eviction(node, dims)})"
         name = f"{_identifier(load.value)}_{node}"
         self.line(f"{name} = {text}")
         self.raw[node] = Tile(name, dims, load.dtype)
@@ -241,7 +252,9 @@ class _Emitter:
     def use_descriptor(self, node: int) -> bool:
         return self.schedule.access == "descriptor" and node in self.direct
 
-    def descriptor_load(self, value: str, described: tuple[Parameter, str, tuple[str, ...]], dims: tuple[str, ...]) -> str:
+    def descriptor_load(
+        self, value: str, described: tuple[Parameter, str, tuple[str, ...]], dims: tuple[str, ...]
+    ) -> str:
         parameter, starts, held = described
         self.descriptors[parameter.name] = parameter
         text = f"{parameter.name}.load([{starts}])"
@@ -249,9 +262,13 @@ class _Emitter:
             text = f"{text}.reshape({', '.join(self.layout.block(d) for d in held)})"
         return text if held == dims else f"{text}.T"
 
-    def eviction(self, dims: tuple[str, ...]) -> str:
-        streamed = self.schedule.eviction == "first" and len(dims) == len(self.dims(set(self.program.sizes)))
-        return ', eviction_policy="evict_first"' if streamed else ""
+    def eviction(self, node: int, dims: tuple[str, ...]) -> str:
+        """Streamed inputs: a pass that another will follow keeps its lines in L2, the last one gives them up."""
+        self.visits[node] -= 1
+        if self.schedule.eviction != "first" or len(dims) != len(self.dims(set(self.program.sizes))):
+            return ""
+        policy = "evict_last" if self.visits[node] > 0 else "evict_first"
+        return f', eviction_policy="{policy}"'
 
     def map(self, node: int, found: MapNode) -> None:
         self.comment(node)
@@ -398,7 +415,9 @@ class _Emitter:
             return
         axis, others = self.looped_axis(found)
         total = others * self.program.sizes[axis]
-        self.line(f"taken{node} = tl.minimum({self.layout.block(axis)}, SIZE_{axis.upper()} - {axis}_start) * {others}.0")
+        self.line(
+            f"taken{node} = tl.minimum({self.layout.block(axis)}, SIZE_{axis.upper()} - {axis}_start) * {others}.0"
+        )
         self.line(f"tile{node} = part{node} * ({total}.0 / taken{node})")
         self.running[node] = f"tile{node}"
 
@@ -543,14 +562,18 @@ class _Emitter:
             text = f"{text}.to({triton_type(kind)})"
         elif kind == "bool":
             text = f"{text}.to(tl.int1)"
-        described = descriptor_of(self.program, store.value, store.index, dims, self.layout) if self.describe_store(statement) else None
+        described = (
+            descriptor_of(self.program, store.value, store.index, dims, self.layout)
+            if self.describe_store(statement)
+            else None
+        )
         if described is not None and described[2] == dims and len(described[0].block) == len(dims):
             self.descriptors[described[0].name] = described[0]
             self.line(f"{described[0].name}.store([{described[1]}], {text})")
             return
         tests = self.masks(axes, dims)
         mask = f", mask={' & '.join(tests)}" if tests else ""
-        call = 'tl.atomic_add' if statement.atomic else "tl.store"
+        call = "tl.atomic_add" if statement.atomic else "tl.store"
         order = ', sem="relaxed"' if statement.atomic else ""
         self.line(f"{call}({self.pointer(store.value, store.index, dims)}, {text}{mask}{order})")
 
@@ -579,6 +602,17 @@ def _writes(body: Sequence[Statement]) -> list[Write]:
             found.append(statement)
         elif isinstance(statement, Loop):
             found += _writes(statement.body)
+    return found
+
+
+def _visits(body: Sequence[Statement]) -> Counter[int]:
+    """How often each node is evaluated: once a pass that needs it."""
+    found: Counter[int] = Counter()
+    for statement in body:
+        if isinstance(statement, Compute):
+            found[statement.node] += 1
+        elif isinstance(statement, Loop):
+            found += _visits(statement.body)
     return found
 
 

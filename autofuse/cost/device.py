@@ -112,7 +112,9 @@ def resolve(name: str = "auto", ceilings: Path | None = None) -> Target:
 
     Raises UnknownTarget, naming the known ones, ModelError on a bad ceilings file.
     """
-    found = _live(0) if name == "auto" else _live(_index(name)) if name.startswith("cuda") else TARGETS.get(name.lower())
+    found = (
+        _live(0) if name == "auto" else _live(_index(name)) if name.startswith("cuda") else TARGETS.get(name.lower())
+    )
     if found is None:
         raise UnknownTarget(f"unknown target {name!r}; known: auto, cuda:N, {', '.join(TARGETS)}")
     return found if ceilings is None or not ceilings.exists() else with_ceilings(found, load_ceilings(ceilings))
@@ -121,7 +123,9 @@ def resolve(name: str = "auto", ceilings: Path | None = None) -> Target:
 def with_ceilings(target: Target, measured: Mapping[str, float]) -> Target:
     unknown = sorted(set(measured) - set(CEILINGS))
     if unknown:
-        raise ModelError(f"ceilings of {target.name}: unknown quantities {', '.join(unknown)}; known: {', '.join(CEILINGS)}")
+        raise ModelError(
+            f"ceilings of {target.name}: unknown quantities {', '.join(unknown)}; known: {', '.join(CEILINGS)}"
+        )
     return replace(target, measured=True, **dict(measured))
 
 

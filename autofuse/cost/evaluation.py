@@ -70,14 +70,26 @@ def fold_of(recording: Recording, split: str, seed: int) -> NDArray[np.int64] | 
     generator = np.random.default_rng(seed)
     if split == "random":
         return generator.integers(0, FOLDS, len(recording))
-    names, groups_of = np.unique(recording.keys["program_key" if split == "shapes_out" else "family"], return_inverse=True)
+    names, groups_of = np.unique(
+        recording.keys["program_key" if split == "shapes_out" else "family"], return_inverse=True
+    )
     if len(names) < 2:
         return None
     count = len(names) if split == "family_out" else min(FOLDS, len(names))
     return (generator.permutation(len(names)) % count)[groups_of]
 
 
-_FIELDS = ("regs", "spill_bytes", "smem", "occupancy", "dram_bytes", "time_us", "binding", "spill_probability", "outside")
+_FIELDS = (
+    "regs",
+    "spill_bytes",
+    "smem",
+    "occupancy",
+    "dram_bytes",
+    "time_us",
+    "binding",
+    "spill_probability",
+    "outside",
+)
 
 
 def _blank(n: int) -> Predictions:

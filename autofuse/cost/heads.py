@@ -14,7 +14,14 @@ from autofuse.cost.features import FEATURE_NAMES, Features
 from autofuse.cost.geometry import Array
 from autofuse.cost.resources import Resources, register_limit, wanted_registers
 
-RULE_COLUMNS = ("arch", "rule_registers", "rule_excess_registers", "rule_spill_bytes", "rule_smem_bytes", "rule_resident")
+RULE_COLUMNS = (
+    "arch",
+    "rule_registers",
+    "rule_excess_registers",
+    "rule_spill_bytes",
+    "rule_smem_bytes",
+    "rule_resident",
+)
 TIME_COLUMNS = ("registers", "spill_bytes", "resident", "backbone_us", *(f"share_{name}" for name in TERMS))
 PHYSICAL_INPUTS: tuple[str, ...] = (*FEATURE_NAMES, *RULE_COLUMNS)
 TIME_INPUTS: tuple[str, ...] = (*PHYSICAL_INPUTS, *TIME_COLUMNS)
@@ -44,7 +51,14 @@ def physical_matrix(features: Features, target: Target, rule: Resources) -> NDAr
     """One row an input of PHYSICAL_INPUTS."""
     wanted = wanted_registers(features)
     excess = wanted - register_limit(features, target)
-    ruled = (np.full(len(features), float(target.arch)), rule.registers, excess, rule.spill_bytes, rule.smem_bytes, rule.resident)
+    ruled = (
+        np.full(len(features), float(target.arch)),
+        rule.registers,
+        excess,
+        rule.spill_bytes,
+        rule.smem_bytes,
+        rule.resident,
+    )
     return np.stack([*(features[name] for name in FEATURE_NAMES), *ruled]).astype(np.float32)
 
 

@@ -105,7 +105,12 @@ def matmul_shape(op: Op, types: Mapping[str, TensorType]) -> tuple[int, int, int
         def size(letters: set[str]) -> int:
             return prod(sizes[x] for x in letters)
 
-        return size(left & right & out), size((left - right) & out), size((right - left) & out), size((left | right) - out)
+        return (
+            size(left & right & out),
+            size((left - right) & out),
+            size((right - left) & out),
+            size((left | right) - out),
+        )
     tensors = [types[v] for v in op.inputs if v in types and len(types[v].shape) >= 2]
     if len(tensors) < 2 or not op.outputs or len(types[op.outputs[0]].shape) < 2:
         return None
@@ -119,9 +124,7 @@ def _operand_dtype(op: Op, types: Mapping[str, TensorType], default: str) -> str
     return found[-1] if found else default
 
 
-def _attention(
-    op: Op, types: Mapping[str, TensorType], reads: float, writes: float, target: Target
-) -> LibraryTime:
+def _attention(op: Op, types: Mapping[str, TensorType], reads: float, writes: float, target: Target) -> LibraryTime:
     tensors = [types[v].shape for v in op.inputs if v in types and len(types[v].shape) >= 3][:3]
     if len(tensors) < 3:
         return _streamed(op, "attention", types, reads, writes, target)
@@ -130,7 +133,9 @@ def _attention(
     flops = 4 * prod(query[:-1]) * key[-2] * query[-1] * (0.5 if causal else 1.0)
     compute = flops / (_matmul_rate(types[op.outputs[0]].dtype, target) * ATTENTION_SHARE[causal])
     dram = (reads + writes) / float(target.bytes_per_us(reads, writes)) / 0.9
-    return LibraryTime(target.launch_us + 2 + max(dram, compute), reads + writes, "tensor" if compute > dram else "dram")
+    return LibraryTime(
+        target.launch_us + 2 + max(dram, compute), reads + writes, "tensor" if compute > dram else "dram"
+    )
 
 
 def _streamed(

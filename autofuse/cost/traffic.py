@@ -44,7 +44,9 @@ def _footprint(geometry: Geometry, value: str, loads: list[Access]) -> float:
     real = 1
     for size, stride in zip(kind.shape, kind.strides, strict=True):
         real *= size if stride else 1
-    return min(float(real), sum({(x.axes, x.contiguous): _span(geometry, x) for x in loads}.values())) * loads[0].itemsize
+    return (
+        min(float(real), sum({(x.axes, x.contiguous): _span(geometry, x) for x in loads}.values())) * loads[0].itemsize
+    )
 
 
 def _reads(geometry: Geometry, work: Work) -> dict[str, Array]:
@@ -79,7 +81,9 @@ def _grouped(
     A wave is taken as one program a multiprocessor (two for small ones): its shape decides how many different panels
     it touches. Values that are small beside L2 stay resident across waves.
     """
-    concurrent = np.minimum(geometry.tiles, geometry.target.multiprocessors * np.clip(8 / (geometry.threads / 32), 1, 8))
+    concurrent = np.minimum(
+        geometry.tiles, geometry.target.multiprocessors * np.clip(8 / (geometry.threads / 32), 1, 8)
+    )
     extent = geometry.wave(concurrent)
     waves = geometry.tiles / concurrent
     total = np.zeros(geometry.n)

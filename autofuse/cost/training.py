@@ -45,7 +45,9 @@ def train(source: Sequence[Path] | pa.Table, seed: int = 0, out: Path | None = N
 
 def fit(recording: Recording, seed: int = 0) -> CostModel:
     if recording.compiled.sum() < LEAST_ROWS:
-        raise ModelError(f"recording has {int(recording.compiled.sum())} compiled candidates; at least {LEAST_ROWS} are needed")
+        raise ModelError(
+            f"recording has {int(recording.compiled.sum())} compiled candidates; at least {LEAST_ROWS} are needed"
+        )
     with _few_threads():
         rows = recording.take(recording.compiled)
         physical, rule = _matrix(rows)
@@ -114,7 +116,9 @@ def _out_of_fold(rows: Recording, physical: NDArray[np.float32], rule: Resources
         inside, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         if len(inside) < LEAST_ROWS or not len(held):
             continue
-        some = Resources(*(getattr(rule, name)[inside] for name in ("registers", "spill_bytes", "smem_bytes", "resident")))
+        some = Resources(
+            *(getattr(rule, name)[inside] for name in ("registers", "spill_bytes", "smem_bytes", "resident"))
+        )
         model = CostModel(_physical_heads(rows.take(inside), physical[:, inside], some, seed))
         for name, target in rows.targets().items():
             here = held[rows.keys["target"][held] == name]

@@ -72,7 +72,12 @@ class Forest:
             raise ModelError(f"head {prefix}: array {error} is missing") from error
         tests = (len(feature), MAX_LEAVES - 1)
         shapes = {feature.shape, threshold.shape, mask.shape} == {tests}
-        kinds = (feature.dtype, threshold.dtype, mask.dtype, values.dtype) == (np.int16, np.float32, np.uint16, np.float32)
+        kinds = (feature.dtype, threshold.dtype, mask.dtype, values.dtype) == (
+            np.int16,
+            np.float32,
+            np.uint16,
+            np.float32,
+        )
         if not shapes or not kinds or values.shape != (len(feature), MAX_LEAVES) or baseline.shape != (1,):
             raise ModelError(f"head {prefix}: arrays do not have the shapes and types of a forest")
         finite = np.isfinite(values).all() and np.isfinite(threshold).all() and np.isfinite(baseline).all()

@@ -101,9 +101,7 @@ def _walk(program: Program, body: Sequence[Statement], opened: tuple[str, ...], 
                 _finish(program, statement.node, opened, work)
 
 
-def _node(
-    program: Program, node: int, opened: tuple[str, ...], loop: int, work: Work, *, accumulate: bool
-) -> None:
+def _node(program: Program, node: int, opened: tuple[str, ...], loop: int, work: Work, *, accumulate: bool) -> None:
     found = program.nodes[node]
     match found:
         case Load():

@@ -138,7 +138,9 @@ class _Builder:
             self.instances[key] = found
         return found
 
-    def through_view(self, form: Reshape | Strided, shape: tuple[int, ...], index: tuple[Index, ...]) -> tuple[Index, ...]:
+    def through_view(
+        self, form: Reshape | Strided, shape: tuple[int, ...], index: tuple[Index, ...]
+    ) -> tuple[Index, ...]:
         source = self.graph.types[form.operand].shape
         if isinstance(form, Strided):
             result = [Index(const=start) for start in form.starts]
@@ -240,7 +242,9 @@ class _Builder:
         nodes = (self.position(index), inside) if isinstance(outside, Lit) else (self.position(index), inside, outside)
         other: Expr = outside if isinstance(outside, Lit) else Arg(2)
         condition = self.node(MapNode((nodes[0],), test, "int64", "bool"))
-        return self.node(MapNode((condition, *nodes[1:]), Apply("where", (Arg(0, cast=False), Arg(1), other)), dtype, dtype))
+        return self.node(
+            MapNode((condition, *nodes[1:]), Apply("where", (Arg(0, cast=False), Arg(1), other)), dtype, dtype)
+        )
 
     def concat(self, form: Concat, dtype: str, index: tuple[Index, ...]) -> int:
         starts = [0]
@@ -441,7 +445,12 @@ def rebuild(program: Program, axes: Sequence[Axis], mapping: dict[str, Index], n
             case MapNode():
                 new = replace(node, operands=tuple(moved[o] for o in node.operands))
             case ReduceNode():
-                new = replace(node, operand=moved[node.operand], axes=_names(node.axes, names), running=_moved(node.running, moved))
+                new = replace(
+                    node,
+                    operand=moved[node.operand],
+                    axes=_names(node.axes, names),
+                    running=_moved(node.running, moved),
+                )
             case ContractNode():
                 new = replace(node, left=moved[node.left], right=moved[node.right], axes=_names(node.axes, names),
                               running=_moved(node.running, moved))  # fmt: skip

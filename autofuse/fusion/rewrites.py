@@ -90,7 +90,9 @@ def _is_linear(expr: Expr, carriers: frozenset[int]) -> bool:
         case Lit():
             return False
         case Apply("mul", (a, b)):
-            return _is_linear(a, carriers) != _is_linear(b, carriers) and not (_reads(a, carriers) and _reads(b, carriers))
+            return _is_linear(a, carriers) != _is_linear(b, carriers) and not (
+                _reads(a, carriers) and _reads(b, carriers)
+            )
         case Apply("div", (a, b)):
             return _is_linear(a, carriers) and not _reads(b, carriers)
         case Apply("add" | "sub", (a, b)):
@@ -129,7 +131,11 @@ def shifted_exponentials(program: Program) -> dict[int, int]:
         x, m = pair
         leader = _skip_identity(program, m)
         top = program.nodes[leader]
-        if isinstance(top, ReduceNode) and top.fn == "max" and _skip_identity(program, top.operand) == _skip_identity(program, x):
+        if (
+            isinstance(top, ReduceNode)
+            and top.fn == "max"
+            and _skip_identity(program, top.operand) == _skip_identity(program, x)
+        ):
             found[position] = leader
     return found
 
@@ -140,7 +146,11 @@ def softmax_maxima(program: Program) -> frozenset[int]:
     shifts = set(exps.values())
     for position, node in enumerate(program.nodes):
         if position not in exps:
-            shifts -= {leader for leader in shifts if leader in operands(node) and not _only_exponentials(program, position, exps)}
+            shifts -= {
+                leader
+                for leader in shifts
+                if leader in operands(node) and not _only_exponentials(program, position, exps)
+            }
     return frozenset(shifts - {store.node for store in program.stores})
 
 
@@ -190,7 +200,12 @@ def strip(expr: Expr) -> Expr:
 def _skip_identity(program: Program, node: int) -> int:
     """The node behind maps that hand on one floating operand unchanged."""
     found = program.nodes[node]
-    while isinstance(found, MapNode) and len(found.operands) == 1 and isinstance(strip(found.expr), Arg) and "float" in found.dtype:
+    while (
+        isinstance(found, MapNode)
+        and len(found.operands) == 1
+        and isinstance(strip(found.expr), Arg)
+        and "float" in found.dtype
+    ):
         node = found.operands[0]
         found = program.nodes[node]
     return node

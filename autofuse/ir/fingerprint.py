@@ -19,12 +19,14 @@ def graph_key(graph: Graph) -> str:
     """sha256 of the graph with values named by position: types with strides, forms and calls count."""
     names = {name: f"v{i}" for i, name in enumerate(_values(graph))}
     ops = [[_call(op.call, names), _form(op.form, names), [names[v] for v in op.outputs]] for op in graph.ops]
-    return _digest([
-        len(graph.inputs),
-        ops,
-        [None if v is None else names[v] for v in graph.outputs],
-        [[names[v], *_type(graph.types[v])] for v in _values(graph) if v in graph.types],
-    ])
+    return _digest(
+        [
+            len(graph.inputs),
+            ops,
+            [None if v is None else names[v] for v in graph.outputs],
+            [[names[v], *_type(graph.types[v])] for v in _values(graph) if v in graph.types],
+        ]
+    )
 
 
 def program_key(program: Program) -> str:

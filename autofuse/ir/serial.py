@@ -15,7 +15,9 @@ _FORMS: dict[str, type] = {
     kind.__name__: kind
     for kind in (ir.Map, ir.Reduce, ir.Contract, ir.Reshape, ir.Strided, ir.Take, ir.Concat, ir.Pad, ir.Iota)
 }
-_STRINGS = frozenset({"fn", "operand", "compute", "left", "right", "left_dims", "right_dims", "out_dims", "indices", "layout"})
+_STRINGS = frozenset(
+    {"fn", "operand", "compute", "left", "right", "left_dims", "right_dims", "out_dims", "indices", "layout"}
+)
 _INTS = frozenset({"dims", "starts", "steps", "before"})
 _SYMBOLS = frozenset({"dtype", "device", "layout", "memory_format"})
 
@@ -112,7 +114,9 @@ def graph_from_data(data: Any) -> Graph:
     _require(isinstance(data["types"], dict), "types must be an object")
     types = {name: _type(name, item) for name, item in data["types"].items()}
     outputs = tuple(None if o is None else _string(o, "outputs") for o in _list(data["outputs"], "outputs"))
-    graph = Graph(_strings(data["inputs"], "inputs"), tuple(op_from_data(o) for o in _list(data["ops"], "ops")), outputs, types)
+    graph = Graph(
+        _strings(data["inputs"], "inputs"), tuple(op_from_data(o) for o in _list(data["ops"], "ops")), outputs, types
+    )
     _check(graph)
     return graph
 

@@ -38,7 +38,9 @@ def export_plans(plans: Iterable[Plan], path: Path) -> int:
     """Writes the archive whole or not at all; how many plans. Raises PlanError when the file cannot be written."""
     bodies = {plan.plan_id: plan.to_json(indent=1).encode() for plan in sorted(plans, key=lambda p: p.plan_id)}
     hashes = {plan_id: hashlib.sha256(body).hexdigest() for plan_id, body in bodies.items()}
-    manifest = json.dumps({"format": FORMAT, "autofuse": autofuse.__version__, "plans": hashes}, indent=1, sort_keys=True)
+    manifest = json.dumps(
+        {"format": FORMAT, "autofuse": autofuse.__version__, "plans": hashes}, indent=1, sort_keys=True
+    )
     members = {MANIFEST: manifest.encode()}  # a signature of these bytes would be a member of its own
     members |= {_member(plan_id): body for plan_id, body in bodies.items()}
     path = Path(path)
@@ -83,7 +85,9 @@ def _plans(archive: zipfile.ZipFile, path: Path) -> tuple[Plan, ...]:
         raise PlanError(f"{path}: more than {MAX_PLANS} plans or {MAX_TOTAL_BYTES >> 20} MiB")
     if MANIFEST not in names:
         raise PlanError(f"{path}: no {MANIFEST}: not a plan archive")
-    manifest = _read(archive, MANIFEST, path)  # a signature would be checked here, over these bytes, before parsing them
+    manifest = _read(
+        archive, MANIFEST, path
+    )  # a signature would be checked here, over these bytes, before parsing them
     hashes = _manifest(manifest, f"{path}:{MANIFEST}")
     expected = {MANIFEST, *(_member(plan_id) for plan_id in hashes)}
     if len(names) != len(set(names)) or set(names) != expected:

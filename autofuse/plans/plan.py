@@ -247,7 +247,13 @@ def _role(data: object, where: str) -> tuple[str, str]:
 
 def _check_schedule(schedule: Schedule, where: str) -> None:
     """Limits of Triton and of the hardware, so that no compiler ever sees a number that could hang it."""
-    limits = {"num_warps": (1, 32), "num_stages": (0, 16), "group": (1, 1024), "persistent": (0, 32), "maxnreg": (0, 255)}
+    limits = {
+        "num_warps": (1, 32),
+        "num_stages": (0, 16),
+        "group": (1, 1024),
+        "persistent": (0, 32),
+        "maxnreg": (0, 255),
+    }
     for knob, (low, high) in limits.items():
         strict.integer(getattr(schedule, knob), f"{where}.{knob}", low, high)
     if schedule.num_warps & (schedule.num_warps - 1):

@@ -72,7 +72,9 @@ class PlanStore:
             return None
         plan = Plan.from_json(rows[0][0], f"plan in {self.path}")
         if _key(plan) != key:
-            raise PlanError(f"plan {plan.plan_id} in {self.path} is not the plan of its key; remove it: autofuse plans remove")
+            raise PlanError(
+                f"plan {plan.plan_id} in {self.path} is not the plan of its key; remove it: autofuse plans remove"
+            )
         return plan
 
     def neighbours(self, graph_key: str) -> list[StoredKey]:
@@ -99,7 +101,9 @@ class PlanStore:
     def _one(self, prefix: str) -> tuple[str, str]:
         if not prefix or not all(c in "0123456789abcdef" for c in prefix):
             raise StoreError(f"{prefix!r} is not a plan id; `autofuse plans list` shows them")
-        rows = self._read("SELECT plan_id, body FROM plans WHERE substr(plan_id, 1, ?) = ? LIMIT 9", (len(prefix), prefix))
+        rows = self._read(
+            "SELECT plan_id, body FROM plans WHERE substr(plan_id, 1, ?) = ? LIMIT 9", (len(prefix), prefix)
+        )
         if not rows:
             raise StoreError(f"no plan {prefix} in {self.path}; `autofuse plans list` shows what there is")
         if len({plan_id for plan_id, _ in rows}) > 1:
@@ -185,7 +189,9 @@ class PlanStore:
             return held["write"]
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._writable():
-            raise StoreError(f"the plan store {self.path} is read-only: point AUTOFUSE_STORE or --store at another folder")
+            raise StoreError(
+                f"the plan store {self.path} is read-only: point AUTOFUSE_STORE or --store at another folder"
+            )
         connection = self._connect("rwc")
         try:
             self._check_schema(connection)
@@ -264,14 +270,22 @@ class PlanStore:
     def _error(self, error: Exception) -> StoreError:
         text = str(error)
         if isinstance(error, sqlite3.OperationalError) and "readonly" in text:
-            return StoreError(f"the plan store {self.path} is read-only: point AUTOFUSE_STORE or --store at another folder")
+            return StoreError(
+                f"the plan store {self.path} is read-only: point AUTOFUSE_STORE or --store at another folder"
+            )
         if isinstance(error, sqlite3.OperationalError) and "locked" in text:
-            return StoreError(f"the plan store {self.path} was locked by another process for {BUSY_SECONDS:.0f} s; try again")
+            return StoreError(
+                f"the plan store {self.path} was locked by another process for {BUSY_SECONDS:.0f} s; try again"
+            )
         if isinstance(error, sqlite3.OperationalError) and "full" in text:
             return StoreError(f"no space left for the plan store {self.path}; nothing was changed")
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-            return StoreError(f"the plan store {self.path} is corrupt ({text}): move it away, then import or tune again")
-        return StoreError(f"the plan store {self.path} cannot be opened ({text}): see to the folder, or set AUTOFUSE_STORE")
+            return StoreError(
+                f"the plan store {self.path} is corrupt ({text}): move it away, then import or tune again"
+            )
+        return StoreError(
+            f"the plan store {self.path} cannot be opened ({text}): see to the folder, or set AUTOFUSE_STORE"
+        )
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -148,7 +148,9 @@ def _check_supported(example_inputs: Sequence[Any], chosen: Options, device: str
     if device is None:
         raise Missed("device", "the graph spans several devices")
     if device != "cuda" and chosen.executor != "interpreter":
-        raise Missed("device", f'the graph is on {device}, plans run on cuda (or on the CPU with executor="interpreter")')
+        raise Missed(
+            "device", f'the graph is on {device}, plans run on cuda (or on the CPU with executor="interpreter")'
+        )
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise Missed("training", "gradients are wanted, plans are for inference: run under torch.no_grad()")

@@ -80,7 +80,11 @@ def _group_work(graph: Graph, group: PlannedGroup, multiprocessors: int) -> Work
         reads = tuple(dict.fromkeys(p.value for p in kernel.parameters if p.value not in group.outputs))
         return Work("triton", ops, reads, group.outputs, kernel)
     # A library group must hold the views between its ops, for it runs them op by op.
-    ops = _library_ops(graph, group) if group.implementation == "aten" and group.rewrites else _with_inner_views(graph, ops)
+    ops = (
+        _library_ops(graph, group)
+        if group.implementation == "aten" and group.rewrites
+        else _with_inner_views(graph, ops)
+    )
     made = {value for op in ops for value in op.outputs}
     reads = tuple(dict.fromkeys(value for op in ops for value in op.inputs if value not in made))
     return Work(group.implementation, ops, reads, group.outputs)

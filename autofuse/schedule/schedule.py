@@ -76,7 +76,9 @@ class Schedule:
         """Raises InvalidSchedule, naming the field, on anything that to_dict does not make."""
         known = {f.name: f.type for f in fields(Schedule)}
         if not isinstance(data, dict) or set(data) - set(known):
-            raise InvalidSchedule(f"schedule has unknown fields: {sorted(set(data) - set(known)) if isinstance(data, dict) else data!r}")
+            raise InvalidSchedule(
+                f"schedule has unknown fields: {sorted(set(data) - set(known)) if isinstance(data, dict) else data!r}"
+            )
         roles = data.get("roles")
         if not isinstance(roles, dict) or not all(isinstance(r, str) for r in roles.values()):
             raise InvalidSchedule("schedule.roles must map axis names to roles")
@@ -95,5 +97,7 @@ class Schedule:
         parts += [f"warps={self.num_warps}", f"stages={self.num_stages}"]
         parts += [f"group={self.group}"] * (self.group > 1) + [f"persistent={self.persistent}"] * (self.persistent > 0)
         parts += ["flatten"] * self.flatten + ["tma"] * (self.access == "descriptor")
-        parts += [f"evict={self.eviction}"] * (self.eviction != "none") + [f"maxnreg={self.maxnreg}"] * (self.maxnreg > 0)
+        parts += [f"evict={self.eviction}"] * (self.eviction != "none") + [f"maxnreg={self.maxnreg}"] * (
+            self.maxnreg > 0
+        )
         return " ".join(parts)

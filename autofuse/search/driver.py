@@ -57,7 +57,9 @@ def tune(
 
 
 class _Run:
-    def __init__(self, request: TuneRequest, target: Target, on_event: OnEvent, log: RunLog, folder: Path, store: PlanStore) -> None:
+    def __init__(
+        self, request: TuneRequest, target: Target, on_event: OnEvent, log: RunLog, folder: Path, store: PlanStore
+    ) -> None:
         self.request = request
         self.target = target
         self.on_event = on_event
@@ -108,12 +110,16 @@ class _Run:
                     break
         ended = results[-1].status if results else events.DONE
         statuses = {result.status for result in results}
-        self.log.end(ended if ended == events.INTERRUPTED else events.BUDGET if events.BUDGET in statuses else events.DONE)
+        self.log.end(
+            ended if ended == events.INTERRUPTED else events.BUDGET if events.BUDGET in statuses else events.DONE
+        )
         compact(self.log.path, self.folder)
         self.write_training()
         return results
 
-    def one(self, number: int, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None) -> TuneResult:
+    def one(
+        self, number: int, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None
+    ) -> TuneResult:
         started = time.perf_counter()
         self.on_event(events.WorkloadStarted(number, spec, dims, self.target.name, self.timing))
         try:
@@ -123,7 +129,9 @@ class _Run:
         except NoValidPlan as error:
             result = self.nothing(spec, dims, events.NO_PLAN, str(error))
         except KeyboardInterrupt:
-            result = self.nothing(spec, dims, events.INTERRUPTED, "interrupted; what was measured is kept, --resume goes on")
+            result = self.nothing(
+                spec, dims, events.INTERRUPTED, "interrupted; what was measured is kept, --resume goes on"
+            )
         result = replace(result, seconds=time.perf_counter() - started)
         self.log.record(self.row(result))
         self.on_event(events.WorkloadFinished(result))
@@ -161,11 +169,15 @@ class _Run:
         self.log.append("plan", plan=plan.to_dict())
         return result_of(outcome, chosen, plan, str(self.store.path))
 
-    def tuner(self, name: str, shape: dict[str, int], graph: Graph, pool: CompilePool, worker: Worker | None) -> GraphTuner:
+    def tuner(
+        self, name: str, shape: dict[str, int], graph: Graph, pool: CompilePool, worker: Worker | None
+    ) -> GraphTuner:
         from autofuse.ir.fingerprint import graph_key
 
         journal = Journal(self.log, name, canonical(shape), self.target, graph_key(graph))
-        left = self.budget.seconds - self.budget.elapsed if self.budget.seconds is not None else SECONDS[self.effort.name]
+        left = (
+            self.budget.seconds - self.budget.elapsed if self.budget.seconds is not None else SECONDS[self.effort.name]
+        )
         trials = None if self.budget.trials is None else max(self.budget.trials - self.budget.used, 0)
         budget = Budget(max(left, 0.0), trials)
         watch = _Watch(self.on_event, budget)
@@ -201,7 +213,9 @@ class _Watch:
     def __init__(self, on_event: OnEvent, budget: Budget) -> None:
         self.on_event = on_event
         self.budget = budget
-        self.counts: dict[str, int] = dict.fromkeys(("enumerated", "kept", "compiled", "verified", "timed", "failed"), 0)
+        self.counts: dict[str, int] = dict.fromkeys(
+            ("enumerated", "kept", "compiled", "verified", "timed", "failed"), 0
+        )
         self.failures: dict[str, int] = {}
         self.best_us: float | None = None
         self.eager_us: float | None = None
@@ -222,7 +236,9 @@ class _Watch:
                 self.counts["timed"] += 1
             case "round":
                 self.best_us = facts["best_us"]
-        self.on_event(Progress(kind, Counts(**self.counts), dict(self.failures), self.best_us, self.eager_us, self.budget.elapsed))
+        self.on_event(
+            Progress(kind, Counts(**self.counts), dict(self.failures), self.best_us, self.eager_us, self.budget.elapsed)
+        )
 
     def fail(self, status: str) -> None:
         self.counts["failed"] += 1

@@ -48,7 +48,9 @@ def group_kernel(graph: Graph, group: Group, search: GroupSearch, trial: Trial, 
     return emit(program, schedule, kernel_name(group.ops), target.multiprocessors)
 
 
-def candidate_of_cover(graph: Graph, cover: Cover, outcome: Outcome, target: Target, key: str) -> tuple[Candidate, dict[Group, Trial]]:
+def candidate_of_cover(
+    graph: Graph, cover: Cover, outcome: Outcome, target: Target, key: str
+) -> tuple[Candidate, dict[Group, Trial]]:
     """A whole plan as steps over the whole graph, with the trial that each group runs."""
     steps: list[Step] = []
     trials: dict[Group, Trial] = {}
@@ -76,7 +78,9 @@ def choose(outcome: Outcome, target: Target, worker: Worker | None, seed: int) -
     if not covers:
         raise NoValidPlan("the budget ended before any whole plan was compiled" if worker is None else
                           "the budget ended before any whole plan was measured")  # fmt: skip
-    plans = [candidate_of_cover(graph, cover, outcome, target, f"cover{i}") for i, cover in enumerate(covers[:WHOLE_PLANS])]
+    plans = [
+        candidate_of_cover(graph, cover, outcome, target, f"cover{i}") for i, cover in enumerate(covers[:WHOLE_PLANS])
+    ]
     if worker is None:
         cover = covers[0]
         unfused = sum(outcome.searches[group].cost_us() for group in outcome.unfused.groups)
@@ -90,7 +94,9 @@ def choose(outcome: Outcome, target: Target, worker: Worker | None, seed: int) -
     best: Chosen | None = None
     for (i, (_, trials), verified), time in zip(right, timed, strict=False):
         if time.ok and (best is None or time.median_us < best.total_us):
-            best = Chosen(covers[i], trials, time.median_us, unfused_time.median_us, eager_time.median_us, verified, time)
+            best = Chosen(
+                covers[i], trials, time.median_us, unfused_time.median_us, eager_time.median_us, verified, time
+            )
     if best is None:
         raise NoValidPlan("no plan gave right results as a whole: " + "; ".join(
             f"{v.status} {v.detail}" for v in verdicts if not v.ok) or "timing failed")  # fmt: skip

@@ -105,7 +105,9 @@ class GraphTuner:
             if program is not None:
                 pool = score(program, self.target, self.model, self.effort.first_look, self.rng)
             calls = implementations(self.graph, group)
-            libraries = tuple((call.name, calls_time(call.ops, self.graph.types, self.target).time_us) for call in calls)
+            libraries = tuple(
+                (call.name, calls_time(call.ops, self.graph.types, self.target).time_us) for call in calls
+            )
             found = self.by_key[key] = GroupSearch(key, alone, group, program, pool, libraries, calls)
         found.members.append(group)
         return found

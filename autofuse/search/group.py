@@ -101,7 +101,9 @@ class GroupSearch:
 
     def optimistic_us(self) -> float:
         """The best prediction among candidates that were not tried."""
-        options = [predicted for number, (_, predicted) in enumerate(self.libraries) if number not in self.library_trials]
+        options = [
+            predicted for number, (_, predicted) in enumerate(self.libraries) if number not in self.library_trials
+        ]
         if self.pool is not None and len(self.pool) and not self.exhausted:
             untried = next((p for p in range(len(self.pool)) if p not in self.trials), None)
             if untried is not None:
@@ -120,5 +122,8 @@ class GroupSearch:
             "compiled": sum(t.compiled is not None and t.compiled.ok for t in trials),
             "verified": sum(t.verified is not None and t.verified.ok for t in trials),
             "timed": sum(t.time_us is not None for t in trials),
-            "failed": sum(t.status not in ("kept", "compiled", "verified", "timed", "duplicate", "pruned_resources") for t in trials),
+            "failed": sum(
+                t.status not in ("kept", "compiled", "verified", "timed", "duplicate", "pruned_resources")
+                for t in trials
+            ),
         }

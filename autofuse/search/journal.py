@@ -87,7 +87,11 @@ class Journal:
         if timed is not None and trial.time_us is not None:
             facts |= {"time_us": trial.time_us, "time_ratio": timed.ratio, "n_samples": len(timed.samples_us)}
             if timed.clocks is not None:
-                facts |= {"sm_mhz": timed.clocks.sm_mhz, "power_w": timed.clocks.power_w, "throttle": timed.clocks.throttle}
+                facts |= {
+                    "sm_mhz": timed.clocks.sm_mhz,
+                    "power_w": timed.clocks.power_w,
+                    "throttle": timed.clocks.throttle,
+                }
         if search.pool is not None and not trial.is_library:
             facts |= predicted(search, trial.position)
         if trial.occupancy is not None:

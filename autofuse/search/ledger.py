@@ -59,7 +59,9 @@ def alternative(outcome: Outcome, value: str, *, stored: bool) -> Cover | None:
     groups = list(outcome.searches)
     costs = [outcome.searches[group].cost_us() for group in groups]
     if stored:
-        costs = [float("inf") if op in g.ops and value not in g.outputs else c for g, c in zip(groups, costs, strict=True)]
+        costs = [
+            float("inf") if op in g.ops and value not in g.outputs else c for g, c in zip(groups, costs, strict=True)
+        ]
     else:
         costs = [float("inf") if value in g.outputs else c for g, c in zip(groups, costs, strict=True)]
     found = k_best(outcome.graph, groups, costs, 1)

@@ -34,7 +34,9 @@ class Subspace:
     tree: LoopTree = field(hash=False)
 
     def features(self, indices: NDArray[np.int64], target: Target) -> Features:
-        return featurize(self.program, self.tree, model_columns(self.candidates, indices), target, self.candidates.kinds)
+        return featurize(
+            self.program, self.tree, model_columns(self.candidates, indices), target, self.candidates.kinds
+        )
 
 
 @dataclass

@@ -43,7 +43,12 @@ def rivals(search: GroupSearch, chosen: Trial) -> list[dict[str, Any]]:
     measured = [t for t in search.measured() if t is not chosen][:2]
     calls = [t for t in search.library_trials.values() if t is not chosen and t not in measured]
     return [
-        {"implementation": identity(search, t)[0], "measured_us": t.time_us, "predicted_us": t.predicted_us, "status": t.status}
+        {
+            "implementation": identity(search, t)[0],
+            "measured_us": t.time_us,
+            "predicted_us": t.predicted_us,
+            "status": t.status,
+        }
         for t in (*measured, *calls)
     ]
 
@@ -58,7 +63,12 @@ def planned(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> Pl
 
 
 def plan_of(
-    outcome: Outcome, chosen: Chosen, workload: str, shape: Mapping[str, int], target: Target, environment: Mapping[str, str]
+    outcome: Outcome,
+    chosen: Chosen,
+    workload: str,
+    shape: Mapping[str, int],
+    target: Target,
+    environment: Mapping[str, str],
 ) -> Plan:
     groups = [planned(outcome.graph, g, outcome.searches[g], chosen.trials[g]) for g in chosen.cover.groups]
     evidence: dict[str, Any] = {

@@ -100,7 +100,8 @@ def flops(graph: Graph) -> int:
 def in_float16(graph: Graph) -> Graph:
     """The interpreter does no arithmetic in bfloat16."""
     types = {
-        name: TensorType(k.shape, "float16" if k.dtype == "bfloat16" else k.dtype, k.strides) for name, k in graph.types.items()
+        name: TensorType(k.shape, "float16" if k.dtype == "bfloat16" else k.dtype, k.strides)
+        for name, k in graph.types.items()
     }
     return Graph(graph.inputs, tuple(_retyped(op) for op in graph.ops), graph.outputs, types)
 

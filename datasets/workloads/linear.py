@@ -24,14 +24,22 @@ def linear_bias_gelu(device: str, tokens: int = 8192, in_features: int = 4096, o
     def fn(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return F.gelu(F.linear(x, weight, bias), approximate="tanh")
 
-    return fn, (_randn(device, tokens, in_features), _randn(device, out_features, in_features), _randn(device, out_features))
+    return fn, (
+        _randn(device, tokens, in_features),
+        _randn(device, out_features, in_features),
+        _randn(device, out_features),
+    )
 
 
 def linear_residual(device: str, tokens: int = 8192, in_features: int = 16384, out_features: int = 4096) -> Built:
     def fn(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return F.linear(x, weight) + residual
 
-    return fn, (_randn(device, tokens, in_features), _randn(device, out_features, in_features), _randn(device, tokens, out_features))
+    return fn, (
+        _randn(device, tokens, in_features),
+        _randn(device, out_features, in_features),
+        _randn(device, tokens, out_features),
+    )
 
 
 def mlp_relu(device: str, tokens: int = 65536, features: int = 256, hidden: int = 256) -> Built:
@@ -46,7 +54,11 @@ def gated_mlp_up(device: str, tokens: int = 8192, in_features: int = 4096, hidde
     def fn(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return F.silu(F.linear(x, gate)) * F.linear(x, up)
 
-    return fn, (_randn(device, tokens, in_features), _randn(device, hidden, in_features), _randn(device, hidden, in_features))
+    return fn, (
+        _randn(device, tokens, in_features),
+        _randn(device, hidden, in_features),
+        _randn(device, hidden, in_features),
+    )
 
 
 def norm_linear(device: str, tokens: int = 8192, hidden: int = 4096, out_features: int = 4096) -> Built:

@@ -44,7 +44,9 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
-def rotary(device: str, batch: int = 4, tokens: int = 2048, heads: int = 32, kv_heads: int = 8, head_dim: int = 128) -> Built:
+def rotary(
+    device: str, batch: int = 4, tokens: int = 2048, heads: int = 32, kv_heads: int = 8, head_dim: int = 128
+) -> Built:
     def fn(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return _rotate(q, cos, sin), _rotate(k, cos, sin)
 

@@ -103,7 +103,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
-    wanted = [r for r in ROWS if not options.rows or r.workload in options.rows.split(",") or r.name in options.rows.split(",")]
+    wanted = [
+        r
+        for r in ROWS
+        if not options.rows or r.workload in options.rows.split(",") or r.name in options.rows.split(",")
+    ]
     options.out.mkdir(parents=True, exist_ok=True)
     store = options.out / "store"
     experiment = Experiment(torch.cuda.get_device_name())
@@ -115,7 +119,9 @@ def main() -> None:
 def one(row: Row, store: Path, options: argparse.Namespace, experiment: Experiment) -> None:
     torch._dynamo.reset()
     started = time.perf_counter()
-    request = TuneRequest((row.workload,), (row.shape,), store=store, results=options.out / "runs", budget_seconds=options.seconds)
+    request = TuneRequest(
+        (row.workload,), (row.shape,), store=store, results=options.out / "runs", budget_seconds=options.seconds
+    )
     result = tune(request)[0]
     seconds = time.perf_counter() - started
     experiment.add(row.name, "tuning time", seconds, "s", better="lower", goal=60.0)
@@ -144,7 +150,10 @@ def one(row: Row, store: Path, options: argparse.Namespace, experiment: Experime
         f"{counters.counts()}", flush=True,
     )  # fmt: skip
     for group in result.groups:
-        print(f"    {group.name} {dict(group.config)} regs {group.n_regs} predicted {group.predicted_us} measured {group.measured_us}", flush=True)
+        print(
+            f"    {group.name} {dict(group.config)} regs {group.n_regs} predicted {group.predicted_us} measured {group.measured_us}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,13 @@ INTEGERS = ["add", "sub", "mul", "maximum", "minimum", "neg", "abs", "bitwise_an
 
 
 def body(dtype: str, names: list[str]) -> str:
-    lines = ["import triton", "import triton.language as tl", "", "@triton.jit", f"def k_{dtype}(pa, pb, pc, out, N: tl.constexpr):"]
+    lines = [
+        "import triton",
+        "import triton.language as tl",
+        "",
+        "@triton.jit",
+        f"def k_{dtype}(pa, pb, pc, out, N: tl.constexpr):",
+    ]
     lines += ["    i = tl.arange(0, N)", *(f"    {v} = tl.load(p{v} + i)" for v in "abc")]
     for row, name in enumerate(names):
         args: list[Arg | Apply] = [Arg(i) for i in range(FUNCTIONS[name].arity)]
@@ -71,10 +77,15 @@ def check(tmp_path: Path, dtype: str, names: list[str]) -> None:
 
 def compiles(tmp_path: Path, dtype: str, names: list[str]) -> None:
     source = tmp_path / f"g_{dtype}.py"
-    code = "p = {'float32': '*fp32', 'int32': '*i32'}['" + dtype + "']\n" + (
-        "from triton.backends.compiler import GPUTarget\nfrom triton.compiler import ASTSource\n"
-        f"src = ASTSource(k_{dtype}, dict(pa=p, pb=p, pc=p, out=p, N='constexpr'), constexprs={{(4,): 256}})\n"
-        "assert triton.compile(src, target=GPUTarget('cuda', 90, 32)).asm['ptx']\n"
+    code = (
+        "p = {'float32': '*fp32', 'int32': '*i32'}['"
+        + dtype
+        + "']\n"
+        + (
+            "from triton.backends.compiler import GPUTarget\nfrom triton.compiler import ASTSource\n"
+            f"src = ASTSource(k_{dtype}, dict(pa=p, pb=p, pc=p, out=p, N='constexpr'), constexprs={{(4,): 256}})\n"
+            "assert triton.compile(src, target=GPUTarget('cuda', 90, 32)).asm['ptx']\n"
+        )
     )
     source.write_text(body(dtype, names) + code)
     run = subprocess.run([sys.executable, str(source)], capture_output=True, text=True, timeout=120, check=False)
@@ -95,7 +106,12 @@ def test_functions_compile_for_sm_90(tmp_path: Path) -> None:
 
 
 def test_register_types() -> None:
-    assert [register_dtype(d) for d in ("bfloat16", "float16", "int64", "bool")] == ["float32", "float32", "int64", "bool"]
+    assert [register_dtype(d) for d in ("bfloat16", "float16", "int64", "bool")] == [
+        "float32",
+        "float32",
+        "int64",
+        "bool",
+    ]
     assert triton_type("bool") == "tl.int1"
     assert render(Arg(0), ["x"], ["float32"], "float32", "bfloat16") == "x"
     assert render(Arg(0), ["x"], ["float32"], "float32", "int64") == "x.to(tl.int64)"

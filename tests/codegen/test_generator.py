@@ -98,7 +98,9 @@ def test_a_plain_maximum_keeps_nan() -> None:
     env = graphs.inputs(case, 1)
     env["x"][0, 3] = float("nan")
     env["y"] = torch.zeros(2, 2, 32).half()
-    roles = tuple((axis.name, Role("whole") if axis.name in program.reduced else Role("grid", 1)) for axis in program.axes)
+    roles = tuple(
+        (axis.name, Role("whole") if axis.name in program.reduced else Role("grid", 1)) for axis in program.axes
+    )
     interpret(emit(program, Schedule(roles), "kernel"), env)
     assert env["y"][0, 0].isnan().all()
     assert not env["y"][0, 1].isnan().any()

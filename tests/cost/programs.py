@@ -73,7 +73,9 @@ def grid(**choices: tuple[int, ...]) -> dict[str, np.ndarray]:
     return {name: np.array([row[i] for row in rows]) for i, name in enumerate(choices)}
 
 
-def features(program: Program, kinds: dict[str, str], target: Target | None = None, **choices: tuple[int, ...]) -> Features:
+def features(
+    program: Program, kinds: dict[str, str], target: Target | None = None, **choices: tuple[int, ...]
+) -> Features:
     return featurize(program, build_tree(program, kinds), grid(**choices), target or resolve("h200"), kinds)
 
 
@@ -95,7 +97,11 @@ def recording(seed: int = 0, scale: float = 1.0) -> pa.Table:
     have = found.resources
     registers = np.clip(np.round(have.registers * 0.8 + 12 + 6 * (joined["num_warps"] > 4)), 16, 255)
     spills = np.where(have.spill_bytes > 40, np.round(have.spill_bytes * 1.3 + 8), 0)
-    time = np.minimum(found.time_us, 1e6) * np.where(joined["num_stages"] == 2, 1.4, 1.0) * (1 + 0.1 * (joined["num_warps"] > 4))
+    time = (
+        np.minimum(found.time_us, 1e6)
+        * np.where(joined["num_stages"] == 2, 1.4, 1.0)
+        * (1 + 0.1 * (joined["num_warps"] > 4))
+    )
     labels = {"n_regs": registers, "spill_bytes": spills, "smem_bytes": have.smem_bytes + 0.0, "time_us": time}
     text = {"target": ["h200"] * len(joined), "family": families, "program_key": keys}
     return pa.table({**joined.recording(), **labels, **text})

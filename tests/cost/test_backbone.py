@@ -84,10 +84,19 @@ def test_the_measured_best_matmul_tile_ranks_first() -> None:
 
 
 def test_plain_matmul_is_about_a_tenth_behind() -> None:
-    base = {"block.m": (128,), "block.n": (256,), "block.k": (64,), "num_warps": (8,), "num_stages": (3,), "group": (8,)}
+    base = {
+        "block.m": (128,),
+        "block.n": (256,),
+        "block.k": (64,),
+        "num_warps": (8,),
+        "num_stages": (3,),
+        "group": (8,),
+    }
     program = matmul(8192, 8192, 8192)
     plain = estimate(features(program, MATMUL_KINDS, **base, access=(0,), persistent=(0,)), H200).time_us[0]
-    best = estimate(features(program, MATMUL_KINDS, **base, access=(1,), persistent=(1,), flatten=(1,)), H200).time_us[0]
+    best = estimate(features(program, MATMUL_KINDS, **base, access=(1,), persistent=(1,), flatten=(1,)), H200).time_us[
+        0
+    ]
     assert 1.05 < plain / best < 1.2
 
 
@@ -110,8 +119,12 @@ def test_accumulators_beyond_255_registers_spill() -> None:
 
 
 def test_whole_rows_of_65536_spill_at_32_warps_and_not_those_of_16384() -> None:
-    wide = by_rule(features(softmax(4096, 65536), {"m": "grid", "n": "whole"}, **{"block.m": (1,), "num_warps": (32,)}), H200)
-    narrow = by_rule(features(softmax(4096, 16384), {"m": "grid", "n": "whole"}, **{"block.m": (1,), "num_warps": (8, 32)}), H200)
+    wide = by_rule(
+        features(softmax(4096, 65536), {"m": "grid", "n": "whole"}, **{"block.m": (1,), "num_warps": (32,)}), H200
+    )
+    narrow = by_rule(
+        features(softmax(4096, 16384), {"m": "grid", "n": "whole"}, **{"block.m": (1,), "num_warps": (8, 32)}), H200
+    )
     assert wide.spill_bytes[0] > 0
     assert wide.registers[0] == 64
     assert (narrow.spill_bytes == 0).all()

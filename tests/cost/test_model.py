@@ -96,7 +96,11 @@ def damage(folder: Path, change: str) -> None:
         card.write_text("[]")
     else:
         content = json.loads(card.read_text())
-        content |= {"other features": {"features": ["x"]}, "other format": {"format": 99}, "odd heads": {"heads": ["x"]}}[change]
+        content |= {
+            "other features": {"features": ["x"]},
+            "other format": {"format": 99},
+            "odd heads": {"heads": ["x"]},
+        }[change]
         card.write_text(json.dumps(content))
 
 

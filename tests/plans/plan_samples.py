@@ -17,7 +17,9 @@ def tensor(*shape: int, dtype: str = "float32") -> TensorType:
 
 
 def unary(name: str, fn: str, operand: str) -> Op:
-    return Op(name, AtenCall(f"aten.{fn}.default", (Ref(operand),)), Map((operand,), Apply(fn, (Arg(0),)), "float32"), (name,))
+    return Op(
+        name, AtenCall(f"aten.{fn}.default", (Ref(operand),)), Map((operand,), Apply(fn, (Arg(0),)), "float32"), (name,)
+    )
 
 
 def chain(prefix: str = "") -> Graph:

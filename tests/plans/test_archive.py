@@ -89,7 +89,9 @@ BROKEN: list[tuple[Callable[[Members], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "message"), BROKEN)
-def test_nothing_is_written_when_anything_is_wrong(tmp_path: Path, damage: Callable[[Members], object], message: str) -> None:
+def test_nothing_is_written_when_anything_is_wrong(
+    tmp_path: Path, damage: Callable[[Members], object], message: str
+) -> None:
     path = tmp_path / "a.zip"
     export_plans([plan(), plan(target="h100")], path)
     with zipfile.ZipFile(path) as archive:

@@ -18,7 +18,11 @@ from tests.plans.plan_samples import SCHEDULE, chain, plan
 facts = st.dictionaries(
     st.text("abcdefgh_", min_size=1, max_size=8),
     st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**50), 2**50) | st.floats(-1e12, 1e12) | st.text("xyz é\n", max_size=9),
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**50), 2**50)
+        | st.floats(-1e12, 1e12)
+        | st.text("xyz é\n", max_size=9),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("pq", min_size=1), inner, max_size=3),
         max_leaves=6,
     ),
@@ -46,7 +50,13 @@ schedules = st.builds(
 
 
 @settings(max_examples=150, deadline=None)
-@given(schedule=schedules, evidence=facts, inner=facts, total=st.floats(0, 1e9), timing=st.sampled_from(("predicted", "measured")))
+@given(
+    schedule=schedules,
+    evidence=facts,
+    inner=facts,
+    total=st.floats(0, 1e9),
+    timing=st.sampled_from(("predicted", "measured")),
+)
 def test_what_goes_out_comes_back(schedule: Schedule, evidence: Any, inner: Any, total: float, timing: str) -> None:
     groups = (
         PlannedGroup(("a",), ("a",), "triton", schedule, ("moments",), inner),
@@ -114,7 +124,9 @@ HOSTILE = {
     "plan.groups[0].schedule.access": edited(**schedule(access="tma\n")),
     "plan.groups[0].schedule.roles[0]: expected": edited(**schedule(roles=[["m", f"grid({'9' * 90})"]])),
     "plan.groups[0].schedule.roles.m": edited(**schedule(roles=[["m", "grid(1048576)"]])),
-    "plan.groups[0].schedule.roles[0][0]: text too long or with control": edited(**schedule(roles=[["m):\n  import os", "whole"]])),
+    "plan.groups[0].schedule.roles[0][0]: text too long or with control": edited(
+        **schedule(roles=[["m):\n  import os", "whole"]])
+    ),
     "plan.groups[0].schedule.roles: an axis": edited(**schedule(roles=[["m", "whole"], ["m", "whole"]])),
     "plan.plan_id: " + plan().plan_id + " is not the hash": edited(total_us=1.0),
 }
@@ -151,7 +163,9 @@ def test_errors_name_the_source() -> None:
         Plan.from_json(json.dumps(edited(timing="no")), "/tmp/x.json")
 
 
-@pytest.mark.parametrize("evidence", [{"x": float("nan")}, {"x": object()}, {"x": {1, 2}}, {"x": 2**70}, {"x": "\ud800"}])
+@pytest.mark.parametrize(
+    "evidence", [{"x": float("nan")}, {"x": object()}, {"x": {1, 2}}, {"x": 2**70}, {"x": "\ud800"}]
+)
 def test_no_plan_is_made_that_could_not_be_read(evidence: dict[str, Any]) -> None:
     with pytest.raises(PlanError):
         plan(evidence=evidence)

@@ -24,7 +24,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -76,7 +79,12 @@ def test_ambiguous_prefix(tmp_path: Path) -> None:
     [
         ("h100", ENVIRONMENT, "target", "plan is for h200, not for h100"),
         ("h200", {**ENVIRONMENT, "triton": "3.9.1"}, "environment", "made with triton 3.6, here 3.9"),
-        ("h200", {**ENVIRONMENT, "numerics": "strict"}, "environment", "made with numerics fp32-registers, here strict"),
+        (
+            "h200",
+            {**ENVIRONMENT, "numerics": "strict"},
+            "environment",
+            "made with numerics fp32-registers, here strict",
+        ),
     ],
 )
 def test_misses_say_why(tmp_path: Path, target: str, environment: dict[str, str], kind: str, reason: str) -> None:
@@ -91,7 +99,9 @@ def test_hit_and_absent(tmp_path: Path) -> None:
     assert isinstance(found, Miss)
     assert found.kind == "absent"
     store.put(plan())
-    assert find(store, KEY, "h200", {**ENVIRONMENT, "torch": "2.13.1", "driver": "999"}) == plan()  # patch level, driver
+    assert (
+        find(store, KEY, "h200", {**ENVIRONMENT, "torch": "2.13.1", "driver": "999"}) == plan()
+    )  # patch level, driver
 
 
 def test_lookup_sees_a_plan_that_comes_later_and_stays_warm(tmp_path: Path) -> None:
@@ -198,7 +208,9 @@ def test_a_forked_child_opens_its_own_connection(tmp_path: Path) -> None:
     assert len(store.list()) == 3
 
 
-@pytest.mark.parametrize("content", [b"not a database at all, but long enough to look at" * 40, b"SQLite format 3\0" + b"\xff" * 4000])
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to look at" * 40, b"SQLite format 3\0" + b"\xff" * 4000]
+)
 def test_corrupt_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "plans.sqlite").write_bytes(content)
     store = PlanStore(tmp_path)

@@ -40,7 +40,9 @@ def exp(name: str, operand: str) -> Op:
 
 
 def add(name: str, left: str, right: str) -> Op:
-    return op(name, "add.Tensor", Ref(left), Ref(right), form=Map((left, right), Apply("add", (Arg(0), Arg(1))), "float32"))
+    return op(
+        name, "add.Tensor", Ref(left), Ref(right), form=Map((left, right), Apply("add", (Arg(0), Arg(1))), "float32")
+    )
 
 
 def transpose(name: str, operand: str) -> Op:
@@ -147,7 +149,9 @@ def test_ops_of_several_outputs_and_lists(x: torch.Tensor) -> None:
     types = {"x": kind(4, 6), "top": kind(4), "where": kind(4, dtype="int64"), "c": kind(4, 6)}
     types |= dict.fromkeys(("left", "right"), kind(4, 3, strides=(6, 1)))
     graph = Graph(("x",), ops, ("where", "c", "left"), types)
-    where, swapped, left = execute(graph, aten("m", outputs=("where",)), aten("s", outputs=("left", "right")), aten("c"))(x)
+    where, swapped, left = execute(
+        graph, aten("m", outputs=("where",)), aten("s", outputs=("left", "right")), aten("c")
+    )(x)
     assert torch.equal(where, x.max(1).indices)
     assert torch.equal(swapped, torch.cat((x[:, 3:], x[:, :3]), 1))
     assert left.data_ptr() == x.data_ptr()
