@@ -89,7 +89,7 @@ class Index:
             else:
                 remainder = remainder + Index.of(var, coefficient)
         bounds = remainder.bounds(sizes)
-        if bounds is not None and 0 <= bounds[0] and bounds[1] < divisor:
+        if bounds is not None and bounds[0] >= 0 and bounds[1] < divisor:
             return quotient, remainder
         for var, coefficient in remainder.terms:
             if isinstance(var, str) and coefficient > 0 and divisor % coefficient == 0:

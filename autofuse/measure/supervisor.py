@@ -210,7 +210,7 @@ class _Race:
             if alone.get("status") != "ok":
                 self.failed[index] = (alone.get("failed") or alone["status"], alone["detail"])
         if len(self.failed) == before:
-            self.failed.update({index: why for index in suspects})
+            self.failed.update(dict.fromkeys(suspects, why))
         self.prepare([index for index in suspects if index not in self.failed])
 
     def drop(self, indices: Sequence[int]) -> None:

@@ -12,9 +12,9 @@ from autofuse.codegen.kernel import Kernel
 from autofuse.codegen.triton import emit
 from autofuse.errors import InvalidSchedule, PlanError
 from autofuse.fusion import rewrites
+from autofuse.fusion.build import NotFusible, build
 from autofuse.fusion.group import Group, kernel_name
 from autofuse.fusion.library import implementations
-from autofuse.fusion.build import NotFusible, build
 from autofuse.ir.graph import Graph, Op
 from autofuse.plans.plan import Plan, PlannedGroup
 

@@ -12,7 +12,7 @@ from autofuse.errors import NoValidPlan
 from autofuse.fusion.build import build
 from autofuse.fusion.cover import Cover
 from autofuse.fusion.group import Group, kernel_name
-from autofuse.fusion.library import implementations
+from autofuse.fusion.library import implementations, with_ops
 from autofuse.fusion.rewrites import apply
 from autofuse.fusion.subgraph import index_ranges
 from autofuse.ir.graph import Graph
@@ -21,7 +21,6 @@ from autofuse.measure.supervisor import Worker, eager
 from autofuse.search.graph import Outcome
 from autofuse.search.group import GroupSearch, Trial
 from autofuse.search.pool import parse_config
-from autofuse.search.rounds import with_ops
 
 WHOLE_PLANS = 3
 """Covers that are timed end to end: what stays in L2 between kernels breaks the additivity of their costs."""

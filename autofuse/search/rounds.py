@@ -7,18 +7,16 @@ after compiling: candidates that cannot fit, spill heavily, or are the same bina
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from autofuse.codegen.kernel import Kernel
 from autofuse.cost.device import Target
 from autofuse.cost.model import CostModel, Predictions
 from autofuse.errors import InvalidSchedule
 from autofuse.fusion.group import kernel_name
-from autofuse.fusion.library import LibraryCall
+from autofuse.fusion.library import LibraryCall, with_ops
 from autofuse.fusion.subgraph import index_ranges
-from autofuse.ir.graph import Graph, Op
 from autofuse.measure.compile import CompilePool
 from autofuse.measure.records import AtenStep, Candidate, Inputs, TritonStep
 from autofuse.measure.supervisor import Worker
@@ -208,10 +206,3 @@ def candidate_of(search: GroupSearch, trial: Trial) -> Candidate:
         assert search.pool is not None
         raise ValueError(f"trial {trial.position} has no kernel")
     return Candidate(f"{search.key[:12]}/{trial.position}", search.graph, (TritonStep(kernel),))
-
-
-def with_ops(graph: Graph, ops: Sequence[Op]) -> Graph:
-    """The graph with a library call's own ops beside its views, and its reference ops kept for verification."""
-    known = {op.name for op in graph.ops}
-    extra = tuple(op for op in ops if op.name not in known)
-    return replace(graph, ops=(*graph.ops, *extra)) if extra else graph

@@ -13,7 +13,7 @@ from autofuse.cost.device import Target
 from autofuse.errors import AutofuseError
 from autofuse.fusion.build import NotFusible, build
 from autofuse.fusion.group import kernel_name
-from autofuse.fusion.library import implementations
+from autofuse.fusion.library import implementations, with_ops
 from autofuse.fusion.rewrites import apply
 from autofuse.fusion.subgraph import index_ranges
 from autofuse.ir.graph import AtenCall, Contract, Graph, Op, Symbol, TensorType
@@ -22,7 +22,6 @@ from autofuse.measure.supervisor import Worker
 from autofuse.search.finish import Chosen
 from autofuse.search.graph import Outcome
 from autofuse.search.pool import parse_config
-from autofuse.search.rounds import with_ops
 
 ELEMENTS = 400_000
 """Most elements of all values of the small graph together: the interpreter does near 10 million a second."""

@@ -83,7 +83,7 @@ def times(row: Row, fn: Any, args: tuple[Any, ...], store: Path) -> dict[str, fl
         for _ in range(2):
             call()
         torch.cuda.synchronize()
-        runs[len(names)] = watch.capture(call)
+        runs[len(names)] = watch.prepare(call)
         names.append(name)
     samples, _ = rounds(watch, runs, watch.reference(), ROUNDS, seed=1)
     return {name: median(samples[index]) for index, name in enumerate(names)}
@@ -112,7 +112,12 @@ def main() -> None:
     store = options.out / "store"
     experiment = Experiment(torch.cuda.get_device_name())
     for row in wanted:
-        one(row, store, options, experiment)
+        try:
+            one(row, store, options, experiment)
+        except Exception as error:  # noqa: BLE001  (one row's failure is a line of the report, not the end of it)
+            if not experiment.figures:
+                raise
+            print(f"{row.name}: failed: {type(error).__name__}: {error}", flush=True)
         experiment.write(options.out)
 
 

@@ -26,7 +26,7 @@ def add_graph(*shape: int, dtype: str = "float32") -> Graph:
     call = AtenCall("aten.add.Tensor", (Ref("x"), Ref("y")))
     form = Map(("x", "y"), Apply("add", (Arg(0), Arg(1))), "float32")
     kind = tensor(*shape, dtype=dtype)
-    return Graph(("x", "y"), (Op("out", call, form, ("out",)),), ("out",), {name: kind for name in ("x", "y", "out")})
+    return Graph(("x", "y"), (Op("out", call, form, ("out",)),), ("out",), dict.fromkeys(("x", "y", "out"), kind))
 
 
 def sum_rows_graph(m: int, n: int) -> Graph:

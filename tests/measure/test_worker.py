@@ -123,7 +123,7 @@ def test_a_reference_that_does_not_run_is_not_the_candidates_fault(worker):
 
 def test_odd_strides_and_fresh_draws(worker):
     kind = TensorType((100, 10), "float32", (1, 100))
-    graph = Graph(GRAPH.inputs, GRAPH.ops, GRAPH.outputs, {name: kind for name in ("x", "y", "out")})
+    graph = Graph(GRAPH.inputs, GRAPH.ops, GRAPH.outputs, dict.fromkeys(("x", "y", "out"), kind))
     first, second = (worker.verify(one(add_kernel(N), graph), Inputs(seed=seed)) for seed in (1, 2))
     assert first.ok, first
     assert second.ok, second
