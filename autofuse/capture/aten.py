@@ -31,8 +31,7 @@ def run(
         for op in ops:
             result = invoke(op.call, binder)
             values = result if isinstance(result, tuple | list) else (result,)
-            for name, value in zip(op.outputs, values, strict=True):
-                env[name] = value
+            env.update(zip(op.outputs, values, strict=True))
     return env
 
 

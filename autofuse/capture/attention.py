@@ -41,7 +41,7 @@ def register() -> Any:
         "bool is_causal=False, float? scale=None, bool enable_gqa=False) -> Tensor"
     )
     operator = torch.library.custom_op("autofuse::sdpa", sdpa, mutates_args=(), schema=schema)
-    operator.register_fake(lambda query, key, value, *_args, **_options: _like(query, value))
+    operator.register_fake(lambda query, key, value, *_args, **_options: _like(query, value))  # noqa: ARG005 (as schema)
     return torch.ops.autofuse.sdpa.default
 
 

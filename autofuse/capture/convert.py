@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autofuse.capture import pointwise
 from autofuse.errors import CaptureError
 from autofuse.ir.graph import (
+    Apply,
     Arg,
     Argument,
     AtenCall,
@@ -257,6 +258,8 @@ def pointwise_form(site: Site) -> Form | None:
         return None
     reader = _Reader(site)
     expr = rule(reader)
+    if site.packet == "pow" and isinstance(expr, Apply) and expr.fn in ("pow", "exp2") and "float" not in site.out.dtype:
+        return None  # exp2 and log2 do not give exact integers
     compute = promoted(reader.tensors, reader.scalars) if site.packet in pointwise.COMPARES else site.out.dtype
     return Map(tuple(reader.operands), expr, register_compute(compute))
 

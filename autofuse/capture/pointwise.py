@@ -73,15 +73,30 @@ def _clamp(c: Arguments) -> Expr:
     return result if high is None else fn("minimum", result, c("max"))
 
 
+_PRODUCTS = frozenset(range(3, 9))
+"""Exponents for which multiplying is cheaper than a power, and exact for integers."""
+
+
+def _product(x: Expr, count: int) -> Expr:
+    """x to the power of count >= 1, by squaring."""
+    if count == 1:
+        return x
+    rooted = _product(x, count // 2)
+    squared = fn("mul", rooted, rooted)
+    return fn("mul", squared, x) if count % 2 else squared
+
+
 def _pow(c: Arguments) -> Expr:
     x, exponent = c("self"), c("exponent")
+    if isinstance(x, Lit) and x.value > 0:
+        return fn("exp2", exponent if x.value == 2 else fn("mul", exponent, math.log2(x.value)))
     match exponent:
         case Lit(2):
             return fn("mul", x, x)
         case Lit(1):
             return x
-        case Lit(3):
-            return fn("mul", fn("mul", x, x), x)
+        case Lit(n) if n in _PRODUCTS:
+            return _product(x, int(n))
         case Lit(0.5):
             return fn("sqrt", x)
         case Lit(-0.5):
@@ -177,6 +192,7 @@ POINTWISE: dict[str, Rule] = {
     "leaky_relu": _leaky, "lerp": _lerp, "addcmul": _addc("mul"), "addcdiv": _addc("div"), "threshold": _threshold,
     "where": lambda c: fn("where", c.condition("condition"), c("self"), c("other")),
     "masked_fill": lambda c: fn("where", c.condition("mask"), c("value"), c("self")),
+    "log10": lambda c: fn("mul", fn("log2", c("self")), math.log10(2.0)),
     "deg2rad": lambda c: fn("mul", c("self"), math.pi / 180.0),
 }  # fmt: skip
 COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or",

@@ -10,6 +10,7 @@ from autofuse.ir.graph import (
     Arg,
     Concat,
     Contract,
+    Expr,
     Form,
     Iota,
     Lit,
@@ -24,8 +25,6 @@ from autofuse.ir.graph import (
     TensorType,
     contiguous_strides,
 )
-
-FLOAT32 = Symbol("dtype", "float32")
 
 
 def _dim(dim: int, rank: int) -> int:
@@ -320,19 +319,20 @@ def _biased(target: str, left: str, right: str, letters: tuple[str, str, str]) -
     """addmm and the like: the product, then the sum; fusion puts the library's one call together again."""
 
     def rule(site: Site) -> Form | None:
-        if site.get("alpha", 1) != 1 or not site.out.dtype.startswith(("float", "bfloat")):
-            return None
+        alpha, beta = site.get("alpha", 1), site.get("beta", 1)
+        if not site.out.dtype.startswith(("float", "bfloat")) or (alpha != 1 and beta != 1):
+            return None  # with both factors the sum is no one call of aten.add
         a, b, bias, out = site.ref(left), site.ref(right), site.ref("self"), site.out
         kind = TensorType(out.shape, out.dtype, contiguous_strides(out.shape))
         product = site.emit("", target, (Ref(a), Ref(b)), Contract(a, b, *letters), kind)
-        beta = site.get("beta", 1)
-        if beta == 1:
-            term: Any = Arg(1)
-            alpha: dict[str, Any] = {}
-        else:
-            term, alpha = Apply("mul", (Arg(1), Lit(beta))), {"alpha": beta}
-        form = Map((product, bias), Apply("add", (Arg(0), term)), register_compute(out.dtype))
-        site.done(site.emit("bias", "aten.add.Tensor", (Ref(product), Ref(bias)), form, out, **alpha))
+        if beta == 0:  # then torch does not look at the first operand, NaN or not
+            site.done()
+            return None
+        first, second, factor = (bias, product, alpha) if alpha != 1 else (product, bias, beta)
+        term: Expr = Arg(1) if factor == 1 else Apply("mul", (Arg(1), Lit(factor)))
+        options = {} if factor == 1 else {"alpha": factor}
+        form = Map((first, second), Apply("add", (Arg(0), term)), register_compute(out.dtype))
+        site.done(site.emit("bias", "aten.add.Tensor", (Ref(first), Ref(second)), form, out, **options))
         return None
 
     return rule
@@ -390,9 +390,12 @@ def _arange(site: Site) -> Form:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "detach", "flatten"), _reshape),
+    **dict.fromkeys(
+        ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "detach", "flatten"), _reshape
+    ),
     "permute": _permute, "transpose": _transpose, "t": _t, "expand": _expand, "slice": _slice, "select": _select,
-    "as_strided": _as_strided, "flip": _flip, "split": _split, "split_with_sizes": _split, "chunk": _split, "unbind": _unbind,
+    "as_strided": _as_strided, "flip": _flip, "split": _split, "split_with_sizes": _split, "chunk": _split,
+    "unbind": _unbind,
     "sum": _reduce("sum"), "prod": _reduce("prod"), "amax": _reduce("max"), "amin": _reduce("min"),
     "any": _reduce("any"), "all": _reduce("all"), "argmax": _arg("argmax"), "argmin": _arg("argmin"),
     "max": _extreme("max", "argmax"), "min": _extreme("min", "argmin"),

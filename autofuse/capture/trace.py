@@ -43,7 +43,7 @@ def aot_backend(fw_compiler: Compiler) -> Callable[..., Compiled]:
 
 
 def _boxed(compiler: Compiler) -> Compiler:
-    from functorch.compile import make_boxed_func
+    from functorch.compile import make_boxed_func  # pyright: ignore[reportPrivateImportUsage]  # its documented home
 
     def compile_boxed(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         run = compiler(gm, example_inputs)
@@ -61,7 +61,7 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
 
     found: list[Captured] = []
 
-    def record(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+    def record(gm: torch.fx.GraphModule, _example_inputs: Sequence[Any]) -> Compiled:
         inputs = tuple(node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder")
         found.append(Captured(from_fx(gm), inputs))
         return gm.forward

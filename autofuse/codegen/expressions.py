@@ -95,6 +95,8 @@ class _Renderer:
             return self.where(expr)
         parts = self.unified(expr.args, logical=fn in _LOGICAL)
         kind = parts[0][1]
+        if fn == "pow" and isinstance(expr.args[1], Lit) and expr.args[1].value and math.isfinite(expr.args[1].value):
+            return _fixed_pow(parts[0][0], float(expr.args[1].value)), kind
         text = self.infix(fn, expr, kind) if fn in _INFIX else _call(fn, [text for text, _ in parts], kind)
         return text, "bool" if function.result == "bool" else kind
 
@@ -133,8 +135,10 @@ def _tanh(x: str, kind: str) -> str:
     """1 - 2 / (exp(2x) + 1) cannot overflow to NaN, but cancels near 0, where the Taylor series takes over."""
     small = 0.25 if kind == "float32" else 0.01  # relative error below 5e-7 in float32, 1e-13 in float64
     q = f"({x} * {x})"
-    series = f"{x} * (1.0 + {q} * (-0.3333333333333333 + {q} * (0.13333333333333333 + {q} * " \
-             f"(-0.05396825396825397 + {q} * 0.021869488536155203))))"  # fmt: skip
+    series = (
+        f"{x} * (1.0 + {q} * (-0.3333333333333333 + {q} * (0.13333333333333333 + {q} * "
+        f"(-0.05396825396825397 + {q} * 0.021869488536155203))))"
+    )
     return f"tl.where(tl.abs({x}) < {small}, {series}, 1.0 - 2.0 / (tl.exp(2.0 * {x}) + 1.0))"
 
 
@@ -173,6 +177,14 @@ def _pow(x: str, y: str) -> str:
     value = f"tl.where({x} < 0, {below}, {size})"
     one = f"(({y} == 0) | ({x} == 1.0) | (({x} == -1.0) & {infinite}))"
     return f"tl.where({one}, 1.0, {value})"
+
+
+def _fixed_pow(x: str, y: float) -> str:
+    """_pow where the exponent is known, finite and not 0."""
+    size = f"tl.exp2({y!r} * tl.log2(tl.abs({x})))"
+    if not y.is_integer():
+        return f"tl.where(({x} < 0) & ({x} != -float('inf')), float('nan'), {size})"
+    return f"tl.where({x} < 0, -{size}, {size})" if y % 2 else size
 
 
 def _integer_remainder(a: str, b: str) -> str:

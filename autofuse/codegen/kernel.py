@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +13,8 @@ class Parameter:
     """One run-time argument of a kernel, in order: a pointer to a value, or a host-built tensor descriptor of it.
 
     value: the program's name of the value. dtype: torch's name. block: tile shape of a descriptor, () for a pointer.
-    shape, strides: the 2-d or 3-d view that a descriptor is built on (elements), () for a pointer; the last stride is 1.
-    aligned: the pointer may be assumed 16-byte aligned (checked at launch).
+    shape, strides: the 2-d or 3-d view that a descriptor is built on (elements), () for a pointer; the last stride is
+    1. aligned: the pointer may be assumed 16-byte aligned (checked at launch).
     """
 
     name: str
@@ -47,7 +48,7 @@ class Kernel:
     def from_json(text: str) -> Kernel:
         data = json.loads(text)
         data["parameters"] = tuple(
-            Parameter(**{k: tuple(v) if isinstance(v, list) else v for k, v in p.items()}) for p in data["parameters"]
+            Parameter(**_tuples(p)) for p in data["parameters"]
         )
         data["constants"] = tuple((name, value) for name, value in data["constants"])
         data["grid"] = tuple(data["grid"])
@@ -57,3 +58,7 @@ class Kernel:
     @property
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+
+def _tuples(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}

@@ -18,7 +18,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 class Layout:
-    """Blocks and ranges of each axis under one schedule. Raises InvalidSchedule on blocks that Triton has no tile for."""
+    """Blocks and ranges of each axis under one schedule. Raises InvalidSchedule on blocks Triton has no tile for."""
 
     def __init__(self, program: Program, schedule: Schedule, order: Sequence[str], multiprocessors: int) -> None:
         self.program = program

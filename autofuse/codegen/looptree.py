@@ -182,7 +182,7 @@ class _Builder:
             direct = [item for item in ready if not item.opens]
             if direct:
                 for item in self.running_first(direct):
-                    new, have = self.evaluate(self.roots(item.goal), opened, have)
+                    new, have = self.evaluate(self.roots(item.goal), have)
                     statements += [*new, item.goal]
                 items = [item for item in items if item not in direct]
                 continue
@@ -212,7 +212,7 @@ class _Builder:
         return sorted(items, key=rank)
 
     def evaluate(
-        self, roots: Sequence[int], opened: frozenset[str], have: frozenset[int]
+        self, roots: Sequence[int], have: frozenset[int]
     ) -> tuple[list[Statement], frozenset[int]]:
         """Compute statements for nodes that are not there yet, operands first."""
         statements: list[Statement] = []
@@ -258,4 +258,4 @@ class _Builder:
             for root in self.roots(goal):
                 if isinstance(goal, Accumulate) or self.axes_of(goal) - opened:
                     visit(root)
-        return self.evaluate(sorted(roots), opened, have)
+        return self.evaluate(sorted(roots), have)

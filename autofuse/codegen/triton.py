@@ -97,7 +97,7 @@ class _Emitter:
             self.depth += 1
         layout.emit_axes(self.line)
         self.statements(self.tree.body)
-        parameters = tuple((*self.pointers.values(), *self.descriptors.values()))
+        parameters = (*self.pointers.values(), *self.descriptors.values())
         constants = layout.constants()
         header = ", ".join([p.name for p in parameters] + [f"{c}: tl.constexpr" for c, _ in constants])
         body = "\n".join(self.lines)
@@ -231,7 +231,7 @@ class _Emitter:
             else None
         )
         if described is not None:
-            text = self.descriptor_load(load.value, described, dims)
+            text = self.descriptor_load(described, dims)
         else:
             tests = self.masks(self.program.free[node], dims) + self.bounds(load.value, load.index, dims)
             mask = f", mask={' & '.join(tests)}, other=0" if tests else ""
@@ -253,7 +253,7 @@ class _Emitter:
         return self.schedule.access == "descriptor" and node in self.direct
 
     def descriptor_load(
-        self, value: str, described: tuple[Parameter, str, tuple[str, ...]], dims: tuple[str, ...]
+        self, described: tuple[Parameter, str, tuple[str, ...]], dims: tuple[str, ...]
     ) -> str:
         parameter, starts, held = described
         self.descriptors[parameter.name] = parameter
@@ -524,7 +524,8 @@ class _Emitter:
             text = f"tl.permute({tile.text}, ({', '.join(str(tile.dims.index(d)) for d in (*first, *second))}))"
         if len(first) == len(second) == 1:
             return text
-        return f"tl.reshape({text}, ({' * '.join(map(self.layout.block, first))}, {' * '.join(map(self.layout.block, second))}))"
+        rows, columns = (" * ".join(map(self.layout.block, axes)) for axes in (first, second))
+        return f"tl.reshape({text}, ({rows}, {columns}))"
 
     def dot_operand(self, found: ContractNode, node: int) -> Tile:
         """In its storage dtype, zero wherever a summed axis is padded (a map may have made something else of it)."""
@@ -646,5 +647,4 @@ def combine(fn: str, accumulator: str, part: str, dtype: str, softmax: bool) -> 
             raise ValueError(f"no combination for {fn}")
 
 
-LineWriter = Callable[[str], None]
 __all__ = ["emit", "next_power_of_two"]

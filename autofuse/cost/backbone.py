@@ -135,11 +135,6 @@ def _busy(concurrent: Array, target: Target) -> Array:
     return np.minimum(concurrent / target.multiprocessors, 1.0)
 
 
-def _tail(features: Features, concurrent: Array) -> Array:
-    """How much longer the busiest slot works than the average one."""
-    return rounds(features, concurrent) * np.maximum(concurrent, 1) / np.maximum(features["tiles"], 1)
-
-
 def _l2(features: Features, target: Target, concurrent: Array) -> Array:
     moved = features["requested_read_bytes"] + features["compulsory_write_bytes"]
     return moved * features["sector_waste"] / (target.l2_bytes_per_us * _busy(concurrent, target) ** 0.5)

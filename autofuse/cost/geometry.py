@@ -12,7 +12,8 @@ from autofuse.ir.program import Program
 
 Array = NDArray[np.float64]
 DEFAULTS = {
-    "num_warps": 4, "num_stages": 2, "group": 1, "persistent": 0, "flatten": 0, "access": 0, "eviction": 0, "maxnreg": 0,
+    "num_warps": 4, "num_stages": 2, "group": 1, "persistent": 0, "flatten": 0, "access": 0, "eviction": 0,
+    "maxnreg": 0,
 }  # fmt: skip
 
 

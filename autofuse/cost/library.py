@@ -1,4 +1,4 @@
-"""Time of an ATen call as PyTorch runs it on a device: what a generated kernel has to beat. Estimates from types alone."""
+"""Time of an ATen call as PyTorch runs it on a device: what a generated kernel has to beat. Estimates from types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from autofuse.cost.device import Target
-from autofuse.ir.graph import ITEMSIZE, Contract, Graph, Op, TensorType, refs
+from autofuse.ir.graph import ITEMSIZE, Contract, Op, TensorType, refs
 
 MATMULS = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm")
 ATTENTION = "scaled_dot_product"
@@ -55,11 +55,6 @@ def calls_time(ops: Iterable[Op], types: Mapping[str, TensorType], target: Targe
     found = [op_time(op, types, target) for op in ops]
     worst = max(found, key=lambda one: one.time_us, default=LibraryTime(0.0, 0.0, "none"))
     return LibraryTime(sum(one.time_us for one in found), sum(one.dram_bytes for one in found), worst.binding)
-
-
-def graph_time(graph: Graph, target: Target) -> LibraryTime:
-    """The whole graph, unfused."""
-    return calls_time(graph.ops, graph.types, target)
 
 
 def matmul_time(

@@ -105,7 +105,7 @@ class Liveness:
 
 
 def _words(program: Program, node: int, geometry: Geometry) -> float:
-    """32-bit registers an element. Operands of contracts stay in shared memory where the tensor cores read them there."""
+    """32-bit registers an element. Operands of contracts stay in shared memory where tensor cores read them there."""
     found = program.nodes[node]
     if isinstance(found, Load) and feeds_only_contracts(program, node):
         return 0.0 if geometry.target.wgmma else 0.25

@@ -8,7 +8,7 @@ from autofuse.cost.geometry import Array, Geometry
 from autofuse.cost.walk import Access, Work
 
 L2_SHARE = 0.6
-"""Part of L2 that data kept for reuse can count on, the rest being passed through by streams. To be fitted (issue 4)."""
+"""Part of L2 that data kept for reuse can count on, the rest being passed through by streams. To be fitted."""
 
 
 def traffic(geometry: Geometry, work: Work) -> dict[str, Array]:

@@ -1,7 +1,7 @@
 """A set of ops of a graph -> its named-axis program, or the reason why they cannot be one.
 
-Demand-driven: start from the elements of the outputs and ask what each needs. Views never become nodes, they rewrite the
-index that is asked for. Two demands for the same element expression are one node; demands that differ only in the
+Demand-driven: start from the elements of the outputs and ask what each needs. Views never become nodes, they rewrite
+the index that is asked for. Two demands for the same element expression are one node; demands that differ only in the
 axis they run along (a norm's sum and its result) are unified afterwards, where that keeps every value's meaning.
 """
 
@@ -132,11 +132,17 @@ class _Builder:
         found = self.instances.get(key)
         if found is None:
             if op is None or op.name not in self.ops:
-                found = self.node(Load(name, index, self.graph.types[name].dtype), name)
+                found = self.load(name, index)
             else:
                 found = self.instance(op, name, index)
             self.instances[key] = found
         return found
+
+    def load(self, name: str, index: tuple[Index, ...]) -> int:
+        """All positions along an expanded dimension (stride 0) are one element, so they are one load."""
+        kind = self.graph.types[name]
+        at = tuple(i if stride or i.nodes else Index() for i, stride in zip(index, kind.strides, strict=True))
+        return self.node(Load(name, at, kind.dtype), name)
 
     def through_view(
         self, form: Reshape | Strided, shape: tuple[int, ...], index: tuple[Index, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from autofuse.ir.graph import TensorType
 from autofuse.ir.index import Index
@@ -33,8 +34,8 @@ def _adjacent(program: Program) -> list[tuple[str, str]]:
     """Pairs (outer, inner) of neighbouring axes in some access."""
     pairs: dict[tuple[str, str], None] = {}
     for _, index in _accesses(program):
-        walked = [axis for part in index for axis in reversed(sorted(part.axes, key=part.coefficient))]
-        pairs |= dict.fromkeys(zip(walked, walked[1:], strict=False))
+        walked = [axis for part in index for axis in sorted(part.axes, key=part.coefficient)[::-1]]
+        pairs |= dict.fromkeys(pairwise(walked))
     return list(pairs)
 
 

@@ -18,8 +18,6 @@ from dataclasses import replace
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
 from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, operands
 
-Shift = frozenset[int]
-
 
 def variants(program: Program) -> dict[tuple[str, ...], Program]:
     """The program as it is, and with each rewrite that applies, keyed by the rewrites' names."""

@@ -1,4 +1,4 @@
-"""The scalar vocabulary of map expressions: each function's arity, result kind and instruction class. No text, no torch."""
+"""The scalar vocabulary of map expressions: each function's arity, result kind and instruction class."""
 
 from __future__ import annotations
 

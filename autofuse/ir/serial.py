@@ -129,7 +129,8 @@ def _check(graph: Graph) -> None:
         for name in (*op.inputs, *(ir.operands(op.form) if op.form is not None else ())):
             _require(name in known, f"op {op.name} reads {name!r} before it is defined")
         for name in op.outputs:
-            _require(name not in known, f"value {name!r} is defined twice")
+            # Two ops may make one value: a library call stands beside the ops that it does the work of.
+            _require(name not in graph.inputs, f"op {op.name} redefines the input {name!r}")
             known.add(name)
     for name in graph.outputs:
         _require(name is None or name in known, f"output {name!r} is not defined")

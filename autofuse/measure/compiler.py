@@ -19,7 +19,7 @@ def compile_one(kernel: Kernel, arch: int) -> Compiled:
     start = time.perf_counter()
     try:
         compiled = _compile(kernel, arch)
-    except Exception as error:  # whatever Triton raises for a kernel is that kernel's failure
+    except Exception as error:  # noqa: BLE001  whatever Triton raises for a kernel is that kernel's failure
         seconds = time.perf_counter() - start
         return Compiled(kernel.digest, "compile_error", seconds=seconds, detail=describe(error))
     return Compiled(kernel.digest, "ok", seconds=time.perf_counter() - start, **compiled)
@@ -74,7 +74,7 @@ def _handle(message: Message) -> Message:
 
 
 def _prepare() -> None:
-    import triton  # noqa: F401  (seconds, and not to be charged to the first kernel)
+    import triton  # seconds, and not to be charged to the first kernel
     import triton.compiler  # noqa: F401
 
 

@@ -106,7 +106,7 @@ def _aten(graph: Graph, step: AtenStep) -> _Action:
     made = {value for op in ops for value in op.outputs}
     needed = tuple(value for op in ops for value in op.inputs if value not in made)
 
-    def act(env: Env, allocate: Allocate) -> None:
+    def act(env: Env, _allocate: Allocate) -> None:
         for value in needed:
             resolve(graph, env, value)
         run_aten(ops, env)

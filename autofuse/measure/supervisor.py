@@ -173,7 +173,7 @@ class _Race:
             index = waiting.pop(0)
             message = {"do": "prepare", "index": index, **_job(self.candidates[index], self.inputs)}
             before = self.worker.restarts
-            answer = self.worker._try(message)  # noqa: SLF001  (one module)
+            answer = self.worker._try(message)
             status = answer.get("failed") or answer["status"]
             if status == "ok":
                 self.active.append(index)
@@ -188,7 +188,7 @@ class _Race:
         who fail alone are out."""
         self.seed += 1
         message = {"do": "rounds", "active": indices, "count": count, "seed": self.seed}
-        answer = self.worker._try(message)  # noqa: SLF001
+        answer = self.worker._try(message)
         if answer.get("status") == "ok":
             for index in indices:
                 into.setdefault(index, []).extend(answer["samples"][str(index)])
@@ -206,7 +206,7 @@ class _Race:
             self.prepare([index])
             if index in self.failed:
                 continue
-            alone = self.worker._try({"do": "rounds", "active": [index], "count": 5, "seed": 0})  # noqa: SLF001
+            alone = self.worker._try({"do": "rounds", "active": [index], "count": 5, "seed": 0})
             if alone.get("status") != "ok":
                 self.failed[index] = (alone.get("failed") or alone["status"], alone["detail"])
         if len(self.failed) == before:
@@ -216,7 +216,7 @@ class _Race:
     def drop(self, indices: Sequence[int]) -> None:
         if indices:
             self.active = [index for index in self.active if index not in indices]
-            self.worker._try({"do": "drop", "indices": list(indices)})  # noqa: SLF001
+            self.worker._try({"do": "drop", "indices": list(indices)})
 
     def record(self, index: int, clocks: Clocks) -> Timed:
         key = self.candidates[index].key

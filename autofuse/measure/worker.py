@@ -47,12 +47,12 @@ class Session:
         candidate = self._candidate(message)
         try:
             known = self._known(message, candidate.graph)
-        except Exception as error:  # no candidate is to blame: the reference itself does not run (or fit) here
+        except Exception as error:  # noqa: BLE001  no candidate is to blame: the reference itself does not run (or fit) here
             failed = Verified(candidate.key, "reference_error", detail=describe(error))
             return {"record": asdict(failed), "broken": self._broken()}
         try:
             verdict = check(candidate.key, Runner(candidate, self.device), known)
-        except Exception as error:  # the candidate's own failure, whatever it is
+        except Exception as error:  # noqa: BLE001  the candidate's own failure, whatever it is
             verdict = Verified(candidate.key, "runtime_error", detail=describe(error))
         verdict = replace(verdict, seconds=time.perf_counter() - start)
         return {"record": asdict(verdict), "broken": self._broken()}
@@ -65,7 +65,7 @@ class Session:
         try:
             runner = Runner(candidate, self.device)
             self._runs[message["index"]] = self._stopwatch().prepare(lambda: runner(given))
-        except Exception as error:  # as above
+        except Exception as error:  # noqa: BLE001  as above
             return {"status": "runtime_error", "detail": describe(error), "broken": self._broken()}
         return {"status": "ok", "detail": "", "broken": False}
 
@@ -78,7 +78,7 @@ class Session:
             self._reference = watch.reference()
         try:
             samples, reference = rounds(watch, runs, self._reference, message["count"], message["seed"])
-        except Exception as error:  # a kernel that fails only now and then
+        except Exception as error:  # noqa: BLE001  a kernel that fails only now and then
             return {"status": "runtime_error", "detail": describe(error), "broken": self._broken()}
         return {
             "status": "ok", "samples": {str(index): values for index, values in samples.items()},
@@ -112,7 +112,7 @@ class Session:
         tensors = {name: unpack(data) for name, data in message["tensors"].items()}
         try:
             interpret_here(Kernel.from_json(message["kernel"]), tensors)
-        except Exception as error:  # the kernel's own failure
+        except Exception as error:  # noqa: BLE001  the kernel's own failure
             return {"status": "runtime_error", "detail": describe(error)}
         return {"status": "ok", "tensors": {name: pack(tensor) for name, tensor in tensors.items()}}
 
@@ -163,7 +163,7 @@ class Session:
         try:
             torch.cuda.synchronize()
             torch.zeros(1, device="cuda").item()
-        except Exception:  # any error here means the same
+        except Exception:  # noqa: BLE001  any error here means the same
             return True
         return False
 

@@ -23,7 +23,10 @@ _WHERE = {
     "current_environment": "environment", "Lookup": "lookup", "Miss": "lookup", "find": "lookup",
     "Plan": "plan", "PlannedGroup": "plan", "make_plan": "plan", "PlanStore": "store",
 }  # fmt: skip
-__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Lookup", "Miss", "Plan", "PlanStore", "PlannedGroup", "current_environment", "export_plans", "find",
+    "import_plans", "make_plan", "read_archive",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

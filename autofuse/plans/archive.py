@@ -52,7 +52,7 @@ def export_plans(plans: Iterable[Plan], path: Path) -> int:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, body in members.items():
                 archive.writestr(zipfile.ZipInfo(name, _EPOCH), body, zipfile.ZIP_DEFLATED)
-        os.replace(draft, path)
+        Path(draft).replace(path)
     except OSError as error:
         raise PlanError(f"{path}: cannot be written ({error.strerror})") from None
     finally:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import autofuse
 
@@ -64,7 +65,7 @@ def _device(index: int) -> dict[str, str]:
 
 def _driver() -> str:
     try:
-        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+        with Path("/proc/driver/nvidia/version").open(encoding="utf-8") as file:
             words = file.readline().split()
     except OSError:
         return "unknown"

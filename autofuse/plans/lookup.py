@@ -39,10 +39,6 @@ class Lookup:
             self._hits[(graph_key, target)] = found
         return found
 
-    def forget(self) -> None:
-        """Read everything anew from the store."""
-        self._hits.clear()
-
 
 def find(store: PlanStore, graph_key: str, target: str, environment: Mapping[str, str]) -> Plan | Miss:
     try:

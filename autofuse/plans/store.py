@@ -259,8 +259,10 @@ class PlanStore:
             return True
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application == APPLICATION and version > SCHEMA:
-            raise StoreError(f"the plan store {self.path} was written by a newer autofuse (schema {version}): upgrade autofuse, "
-                             "or point AUTOFUSE_STORE at another folder")  # fmt: skip
+            raise StoreError(
+                f"the plan store {self.path} was written by a newer autofuse (schema {version}): upgrade autofuse, "
+                "or point AUTOFUSE_STORE at another folder"
+            )
         if tables and not connection.in_transaction:
             return False  # perhaps another process made it between our looks: look again under the lock
         if tables:

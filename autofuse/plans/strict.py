@@ -14,7 +14,6 @@ from typing import Any
 from autofuse.errors import PlanError
 
 MAX_BYTES = 4 << 20
-MAX_DEPTH = 16
 MAX_ITEMS = 20_000
 """Of one list or one object; a graph of 10,000 ops is far beyond what is tuned."""
 MAX_TEXT = 20_000

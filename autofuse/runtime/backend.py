@@ -30,8 +30,8 @@ EXECUTORS = ("cuda", "interpreter")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `torch.compile(options=...)` may say. target: a name (h200), cuda:N, or None for the live GPU. store: folder of
-    the plan store. on_miss: inductor, eager or error; None is inductor on a GPU, else eager. executor: cuda, or
+    """What `torch.compile(options=...)` may say. target: a name (h200), cuda:N, or None for the live GPU. store: folder
+    of the plan store. on_miss: inductor, eager or error; None is inductor on a GPU, else eager. executor: cuda, or
     interpreter to run kernels in Triton's interpreter on CPU tensors; None is cuda."""
 
     target: str | None = None

@@ -19,8 +19,8 @@ _MULTIPROCESSORS = 132
 
 
 class Executor:
-    """`executor(*inputs)` computes the graph's outputs, with eager's strides and aliasing. Raises PlanError when the plan
-    does not fit the graph: here, never in a call. `kind`: "cuda" launches on the current GPU, "interpreter" runs the
+    """`executor(*inputs)` computes the graph's outputs, with eager's strides and aliasing. Raises PlanError when the
+    plan does not fit the graph: here, never in a call. `kind`: "cuda" launches on the current GPU, "interpreter" runs the
     kernels in Triton's interpreter on CPU tensors. `device`: where the inputs live.
 
     Inputs must have the shapes, strides and dtypes of the graph: callers guard that (Dynamo does).
@@ -161,8 +161,8 @@ class _Steps:
 
 
 def placement(graph: Graph, op: Op) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
-    """(shape, strides, offset in elements) at which a view lies in its operand's memory; None where it does not (a flip,
-    a reshape that copies, another dtype): then only its ATen call is right."""
+    """(shape, strides, offset in elements) at which a view lies in its operand's memory; None where it does not (a
+    flip, a reshape that copies, another dtype): then only its ATen call is right."""
     source, result = graph.types[op.inputs[0]], graph.types[op.outputs[0]]
     if source.dtype != result.dtype or result.numel == 0:
         return None

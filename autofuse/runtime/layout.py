@@ -33,7 +33,7 @@ class Work:
 
 
 def group_kernel(graph: Graph, group: PlannedGroup, name: str, multiprocessors: int) -> Kernel:
-    """The kernel of a triton group. Raises PlanError when the group, its rewrites or its schedule do not fit the graph."""
+    """The kernel of a triton group. Raises PlanError when the group, its rewrites or its schedule do not fit."""
     assert group.schedule is not None
     try:
         program = build(graph, frozenset(group.ops), group.outputs)

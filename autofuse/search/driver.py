@@ -44,7 +44,7 @@ Function = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def tune(
-    request: TuneRequest, on_event: OnEvent = lambda event: None, functions: Mapping[str, Function] | None = None
+    request: TuneRequest, on_event: OnEvent = lambda _event: None, functions: Mapping[str, Function] | None = None
 ) -> list[TuneResult]:
     """One result a workload and shape, in order. functions: workloads that are at hand under the names of the request. A wrong workload is a "failed" result; what is wrong with the run as
     a whole (target, store, results folder) raises an AutofuseError before anything is done."""

@@ -63,7 +63,7 @@ class GraphTuner:
     worker: Worker | None
     strategy: str
     seed: int = 0
-    on_progress: Callable[[str, dict[str, object]], None] = lambda kind, facts: None
+    on_progress: Callable[[str, dict[str, object]], None] = lambda _kind, _facts: None
 
     def __post_init__(self) -> None:
         self.key = graph_key(self.graph)

@@ -12,7 +12,7 @@ from autofuse.search.graph import Outcome
 from autofuse.search.group import Trial
 
 
-def ledger(outcome: Outcome, cover: Cover, trials: Mapping[Group, Trial]) -> tuple[LedgerEntry, ...]:
+def ledger(outcome: Outcome, cover: Cover) -> tuple[LedgerEntry, ...]:
     """One entry a value that is neither an input nor an output of the graph."""
     graph = outcome.graph
     outputs = {graph.base(value) for value in graph.outputs if value is not None}
@@ -20,9 +20,8 @@ def ledger(outcome: Outcome, cover: Cover, trials: Mapping[Group, Trial]) -> tup
     for op in graph.ops:
         if op.is_view:
             continue
-        for value in op.outputs:
-            if value not in outputs and readers(graph, value):
-                entries.append(entry(outcome, cover, trials, value))
+        inner = [value for value in op.outputs if value not in outputs and readers(graph, value)]
+        entries += [entry(outcome, cover, value) for value in inner]
     return tuple(entries)
 
 
@@ -31,7 +30,7 @@ def readers(graph: Graph, value: str) -> tuple[str, ...]:
     return tuple(op.name for op in graph.ops if not op.is_view and any(graph.base(name) == value for name in op.inputs))
 
 
-def entry(outcome: Outcome, cover: Cover, trials: Mapping[Group, Trial], value: str) -> LedgerEntry:
+def entry(outcome: Outcome, cover: Cover, value: str) -> LedgerEntry:
     graph = outcome.graph
     op = graph.producer[value]
     consumers = readers(graph, value)

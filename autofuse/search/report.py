@@ -72,7 +72,7 @@ def plan_of(
 ) -> Plan:
     groups = [planned(outcome.graph, g, outcome.searches[g], chosen.trials[g]) for g in chosen.cover.groups]
     evidence: dict[str, Any] = {
-        "ledger": to_list(ledger(outcome, chosen.cover, chosen.trials)),
+        "ledger": to_list(ledger(outcome, chosen.cover)),
         "ended": outcome.ended,
         "eager_us": chosen.eager_us,
         "groups_enumerated": len(outcome.searches),
