@@ -75,8 +75,9 @@ class Layout:
     def emit_grid(self, line: Callable[[str], None]) -> None:
         """`tile`: which tile of the grid this program (or this turn of a persistent program) works on."""
         if self.schedule.persistent:
-            flatten = ", flatten=True" if self.schedule.flatten else ""
-            line(f"for tile in tl.range(tl.program_id(0), TILES, PROGRAMS{flatten}):")
+            looped = any(role.kind in ("loop", "split") for role in self.roles.values())
+            option = ", flatten=True" if self.schedule.flatten else "" if looped else ", num_stages=NUM_STAGES"
+            line(f"for tile in tl.range(tl.program_id(0), TILES, PROGRAMS{option}):")
         else:
             line("tile = tl.program_id(0)")
 
@@ -135,12 +136,12 @@ class Layout:
         line(f"{columns}_tile = ({rest} % {group * self.count(columns)}) // band_rows")
 
     def emit_loop(self, axis: str, line: Callable[[str], None]) -> None:
-        """In a persistent kernel the compiler's own option sets the stages: an attribute here would bar flattening."""
+        """In a flattened kernel the compiler's own option sets the stages: an attribute here would bar flattening."""
         low, high = "0", f"SIZE_{axis.upper()}"
         if self.roles[axis].kind == "split":
             low = f"{axis}_part * PART_{axis.upper()}"
             high = f"tl.minimum({low} + PART_{axis.upper()}, SIZE_{axis.upper()})"
-        stages = "" if self.schedule.persistent else ", num_stages=NUM_STAGES"
+        stages = "" if self.schedule.flatten else ", num_stages=NUM_STAGES"
         line(f"for {axis}_start in tl.range({low}, {high}, {self.block(axis)}{stages}):")
 
     def emit_axis(self, axis: str, line: Callable[[str], None]) -> None:
