@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autofuse.capture import attention
 from autofuse.capture.convert import from_fx
 from autofuse.capture.decompose import decompositions
+from autofuse.capture.indexing import indexing_without_cuda
 from autofuse.errors import AutofuseError, CaptureError
 from autofuse.ir.graph import Graph
 
@@ -74,6 +75,7 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
             mode = _fake_mode((fn, *args))
             if mode is not None:
                 stack.enter_context(mode)
+                stack.enter_context(indexing_without_cuda())
             compiled(*args)
     except Exception as error:  # whatever the user's function or Dynamo raises: reported as one kind, with its cause
         raise CaptureError(_reason(error)) from error

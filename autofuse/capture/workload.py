@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from autofuse.capture.indexing import indexing_without_cuda
 from autofuse.errors import WorkloadError
 
 
@@ -175,7 +176,7 @@ def _fake_tensors() -> Iterator[None]:
                 return args[0] if args else (kwargs or {})["tensor"]
             return args[0] if func in fills else func(*args, **(kwargs or {}))
 
-    with FakeTensorMode(), _NoRandomFill():
+    with FakeTensorMode(), _NoRandomFill(), indexing_without_cuda():
         yield
 
 

@@ -109,7 +109,8 @@ def report(results: Sequence[TuneResult]) -> None:
         if result.total_us is None:
             console.print(f"{result.status}: {result.detail}", markup=False)
             continue
-        console.print(group_table(result.groups, result.timing))
+        for line in group_lines(result.groups, result.timing):
+            console.print(line, markup=False, soft_wrap=True)
         if result.ledger:
             console.print(ledger_table(from_list(list(result.ledger))))
         if verified.max_abs_err is not None and verified.tolerance is not None:
@@ -122,33 +123,25 @@ def report(results: Sequence[TuneResult]) -> None:
             console.print(f"plan {result.plan_id} in {result.store}", markup=False, soft_wrap=True)
 
 
-def group_table(groups: Sequence[GroupResult], timing: str) -> Any:
-    from rich.table import Table
-
+def group_lines(groups: Sequence[GroupResult], timing: str) -> list[str]:
+    """Two lines a group, readable at 80 columns: what runs, and what it costs."""
     from autofuse.results.explain import si_bytes
 
-    table = Table(title="groups", title_justify="left")
-    for column in ("group", "implementation", "config"):
-        table.add_column(column, overflow="fold")
-    for column in ("regs", "spills", "smem", "occupancy", "DRAM", "saved", "predicted us", f"{timing} us"):
-        table.add_column(column, justify="right")
+    found: list[str] = []
     for group in groups:
-        table.add_row(
-            group.name,
-            group.implementation,
-            config_text(group.config),
-            _shown(group.n_regs),
-            _shown(group.n_spills),
-            _shown(group.smem_bytes),
-            _shown(group.occupancy, "{:.0%}"),
-            "" if group.dram_bytes is None else si_bytes(group.dram_bytes),
-            si_bytes(group.saved_bytes),
-            _shown(group.predicted_us, "{:.1f}"),
-            _shown(group.measured_us, "{:.1f}"),
-        )
-    if timing == "predicted":
-        table.columns.pop()
-    return table
+        facts = [
+            ("regs", _shown(group.n_regs)),
+            ("spills", _shown(group.n_spills)),
+            ("smem", "" if group.smem_bytes is None else si_bytes(group.smem_bytes)),
+            ("occupancy", _shown(group.occupancy, "{:.0%}")),
+            ("DRAM", "" if group.dram_bytes is None else si_bytes(group.dram_bytes)),
+            ("saves", si_bytes(group.saved_bytes)),
+            ("predicted", _shown(group.predicted_us, "{:.1f} us")),
+            (timing, _shown(group.measured_us, "{:.1f} us") if timing != "predicted" else ""),
+        ]
+        found.append(f"{group.name}: {group.implementation} {config_text(group.config)}")
+        found.append("    " + ", ".join(f"{name} {value}" for name, value in facts if value))
+    return found
 
 
 def config_text(config: object) -> str:

@@ -30,7 +30,8 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
     """ops: names, in graph order (views need no naming). outputs: values that the group materialises. schedule: of a
-    triton group, else None. evidence: n_regs, n_spills, smem_bytes, occupancy, dram_bytes, saved_bytes, predicted_us,
+    triton group, else None. rewrites: of a triton group's program; of an aten group the one name of its library call
+    (fusion.library). evidence: n_regs, n_spills, smem_bytes, occupancy, dram_bytes, saved_bytes, predicted_us,
     measured_us, alternatives refused."""
 
     ops: tuple[str, ...]
@@ -299,7 +300,7 @@ _GROUP = {
     "outputs": lambda v, at: strict.items(v, at, strict.name, least=1),
     "implementation": lambda v, at: strict.choice(v, at, IMPLEMENTATIONS),
     "schedule": _schedule,
-    "rewrites": _names,
+    "rewrites": lambda v, at: strict.items(v, at, strict.dotted),
     "evidence": _facts,
 }
 

@@ -89,6 +89,13 @@ def name(value: object, where: str) -> str:
     return value
 
 
+def dotted(value: object, where: str) -> str:
+    """A name, or several joined by dots: an operator's, which is looked up and never run as text."""
+    if not isinstance(value, str) or len(value) > 200 or not all(NAME.match(part) for part in value.split(".")):
+        raise PlanError(f"{where}: {_shown(value)} is not a dotted name")
+    return value
+
+
 def digest(value: object, where: str) -> str:
     if not isinstance(value, str) or not HEX.match(value):
         raise PlanError(f"{where}: {_shown(value)} is not a hexadecimal digest")

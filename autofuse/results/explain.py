@@ -157,36 +157,12 @@ def from_list(data: object) -> tuple[LedgerEntry, ...]:
 
 
 def ledger_table(entries: Sequence[LedgerEntry], title: str = "ledger") -> Table:
-    """For a terminal: one line a value."""
+    """For a terminal, 80 columns included: one value a row, the sentence with its numbers beside it."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_lines=False)
-    for column in ("value", "shape", "verdict", "2·N·s", "regs", "occupancy", "fused us", "apart us", "why"):
-        right = column in ("2·N·s", "regs", "occupancy", "fused us", "apart us")
-        table.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for column in ("value", "type", "verdict"):
+        table.add_column(column, overflow="fold")
     for entry in entries:
-        fused, apart = entry.fused, entry.apart
-        table.add_row(
-            f"{entry.value} <- {entry.producer}",
-            f"{entry.dtype} {list(entry.shape)}",
-            entry.verdict,
-            si_bytes(entry.saved_bytes),
-            _both(fused.n_regs, apart.n_regs, "{}"),
-            _both(fused.occupancy, apart.occupancy, "{:.0%}"),
-            _us(entry, fused),
-            _us(entry, apart),
-            entry.reason().partition(": ")[2],
-        )
+        table.add_row(entry.value, f"{entry.dtype} {'x'.join(map(str, entry.shape)) or 'scalar'}", entry.reason())
     return table
-
-
-def _both(one: object, other: object, form: str) -> str:
-    if one is None and other is None:
-        return ""
-    return " / ".join("?" if value is None else form.format(value) for value in (one, other))
-
-
-def _us(entry: LedgerEntry, side: Side) -> str:
-    if side.best_us is None:
-        return ""
-    return f"{side.best_us:.1f} {'p' if side.time_us is None else entry.timing[0]}"

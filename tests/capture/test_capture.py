@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.capture import aten
 from autofuse.capture.convert import from_fx
-from autofuse.capture.trace import aot_backend
+from autofuse.capture.trace import aot_backend, capture
 from autofuse.codegen.kernel import Kernel
 from autofuse.codegen.triton import emit
 from autofuse.cost.device import TARGETS
 from autofuse.fusion.build import build
 from autofuse.fusion.subgraph import extract
+from autofuse.ir.fingerprint import graph_key
 from autofuse.ir.graph import Graph
 from autofuse.measure.launch import interpret
 from autofuse.search.pool import subspaces
@@ -299,3 +301,37 @@ def close(found: torch.Tensor, exact: torch.Tensor, what: str) -> None:
         return
     tolerance = {half: 3e-3, single: 2e-5, torch.float64: 1e-9}[found.dtype]
     torch.testing.assert_close(found.double(), exact.double(), rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m: f"{m}\n{what}")
+
+
+INDEXED: dict[str, Callable[..., Any]] = {
+    "slices": lambda x, i: (x[..., 3:9] * 2, x[:, ::2] + 1, x[2:] * 2, x[-4:, :-1] * 2),
+    "slices that keep all": lambda x, i: (x[:] * 2, x[...] * 2, x[:, 0:64] * 2, x[0:100] * 2),
+    "numbers and new dimensions": lambda x, i: (x[1] * 2, x[-1, None, 3:-1] * 2, x[:, None] * x[:, :, None], x[..., None, 1:] * 2),
+    "tensors": lambda x, i: (x[i] * 2, x[:, i] * 2, x[i, i] * 2, x[None, :, i] * 2),
+    "rotate half": lambda x, i: torch.cat([-x[..., 32:], x[..., :32]], -1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_a_fake_cuda_tensor_is_indexed_as_any_other(name: str) -> None:
+    """Tuning without CUDA must find the graph that a GPU's run time finds."""
+    keys = []
+    for device in ("cpu", "cuda"):
+        with FakeTensorMode():
+            args = torch.empty(8, 64, device=device, dtype=half), torch.empty(3, device=device, dtype=torch.int64)
+        (found,) = capture(INDEXED[name], args, fullgraph=True)
+        keys.append(graph_key(found.graph))
+    assert keys[0] == keys[1]
+    assert torch.Tensor.__getitem__ is torch._C.TensorBase.__getitem__
+
+
+def test_real_and_fake_arguments_give_one_graph() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(F.linear(x, w), (20,))
+
+    real = torch.randn(6, 9), torch.randn(20, 9)
+    with FakeTensorMode() as mode:
+        fake = tuple(mode.from_tensor(t) for t in real)
+    (a,), (b,) = capture(fn, real), capture(fn, fake)
+    assert graph_key(a.graph) == graph_key(b.graph)
+    assert [tuple(t.shape) for t in b.example_inputs] == [tuple(t.shape) for t in a.example_inputs]
