@@ -146,7 +146,7 @@ def test_the_report_labels_its_times_and_names_the_plan(search: Callable[[Search
     search(lambda request, on_event: [DONE])
     result = invoke("mlp")
     assert result.exit_code == 0, result.stderr
-    assert "mlp (rows=8): 10.0 us predicted, 1.50x of eager" in result.stdout
+    assert "mlp (rows=8): 10.0 us predicted, 1.50x against unfused" in result.stdout
     assert "plan abc123 in /store" in result.stdout
     assert "measured us" not in result.stdout
     assert "100 enumerated, 20 kept, 10 compiled, 9 verified, 0 timed, 1 failed" in result.stdout
@@ -198,7 +198,7 @@ def test_the_progress_line() -> None:
     event = Progress("timing", Counts(100, 20, 9, 8, 5, 3), {"crash": 1, "compile_error": 2}, 10.0, 15.0, 12.3)
     assert line(event, "measured", RunStarted("r", None, 1, 60.0)) == (
         "timing | 9 compiled, 8 right, 5 timed of 20 | failed: 2 compile_error, 1 crash | "
-        "best 10.0 us measured (1.50x of eager) | 12 s of 60"
+        "best 10.0 us measured (1.50x against unfused) | 12 s of 60"
     )
 
 
@@ -220,7 +220,7 @@ def test_on_a_terminal_the_result_is_said(capsys: pytest.CaptureFixture[str]) ->
         view(Progress("compiling", Counts()))
         view(events.WorkloadFinished(replace(DONE, status="budget")))
     assert "best so far is kept" in capsys.readouterr().err
-    assert summary(DONE) == "mlp (rows=8): 10.0 us predicted, 1.50x of eager, 3.0 s"
+    assert summary(DONE) == "mlp (rows=8): 10.0 us predicted, 1.50x against unfused, 3.0 s"
 
 
 def test_a_resumed_request_may_have_another_budget_and_nothing_else() -> None:
