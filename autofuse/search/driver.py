@@ -163,7 +163,7 @@ class _Run:
         chosen = choose(outcome, self.target, worker, self.request.seed)
         if worker is None:
             chosen = check_small(spec, shape, graph, chosen, outcome, self.target, self.request.seed, self.note)
-        self.training += tuner.journal.training
+        self.training += tuner.journal.training.values()
         plan = plan_of(outcome, chosen, name, shape, self.target, current_environment(device=self.target.live))
         self.store.put(plan)
         self.log.append("plan", plan=plan.to_dict())

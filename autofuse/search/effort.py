@@ -54,6 +54,12 @@ class Budget:
     def elapsed(self) -> float:
         return time.perf_counter() - self.started
 
+    def late(self) -> bool:
+        return self.seconds is not None and self.elapsed >= self.seconds
+
+    def room(self, wanted: int) -> int:
+        """So many trials, or what is left of them; one at the least, since a round is begun only where some are left."""
+        return wanted if self.trials is None else max(1, min(wanted, self.trials - self.used))
+
     def spent(self) -> bool:
-        over_time = self.seconds is not None and self.elapsed >= self.seconds
-        return over_time or (self.trials is not None and self.used >= self.trials)
+        return self.late() or (self.trials is not None and self.used >= self.trials)

@@ -37,6 +37,8 @@ class Trial:
     duplicate_of: int | None = None
     occupancy: float | None = None
     recalled: bool = False
+    written: str = ""
+    """Status under which the log has it."""
 
     @property
     def is_library(self) -> bool:

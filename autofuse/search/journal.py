@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autofuse.cost.device import Target
-from autofuse.measure.records import Timed
+from autofuse.measure.records import Compiled, Timed
 from autofuse.results.log import RunLog
 from autofuse.results.records import Key, Measurement, Samples, config_digest
 
@@ -35,10 +35,14 @@ class Journal:
     graph_key: str
     known: dict[Key, Measurement] = field(default_factory=dict)
     reference_us: float = 0.0
-    training: list[dict[str, Any]] = field(default_factory=list)
+    training: dict[Key, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.known = self.log.state.measured(self.target.name)
+        self.known = {
+            key: found
+            for (target, key), found in self.log.state.measurements.items()
+            if target == self.target.name and (found.settled or found.status == "compiled")
+        }
         pairs = [m.time_us / m.time_ratio for m in self.known.values() if m.time_us and m.time_ratio]
         if pairs:
             self.reference_us = median(pairs)
@@ -49,30 +53,37 @@ class Journal:
         return timed.ratio * self.reference_us if timed.ratio and self.reference_us else timed.median_us
 
     def recall(self, search: GroupSearch, trial: Trial) -> bool:
-        """Takes over what an earlier run settled of this trial."""
+        """Takes over what an earlier run settled of this trial, or at least compiled."""
         implementation, config, rewrites = identity(search, trial)
         found = self.known.get((self.graph_key, search.key, config_digest(implementation, config, rewrites)))
         if found is None:
             return False
         trial.status, trial.detail, trial.time_us = found.status, found.detail, found.time_us
-        trial.recalled = True
+        trial.recalled, trial.written = True, found.status
+        if found.binary_sha:
+            spills = found.n_spills or 0
+            trial.compiled = Compiled("", "ok", found.n_regs or 0, spills, 4 * spills, found.smem_bytes or 0,
+                                      found.binary_sha, seconds=found.compile_seconds or 0.0)  # fmt: skip
         if found.predicted_us is not None:
             trial.predicted_us = found.predicted_us
         return True
 
     def trial(self, search: GroupSearch, trial: Trial) -> None:
-        """Write one trial down; a recalled one is there already."""
-        if trial.recalled:
+        """Write one trial down, unless it is there already as it stands."""
+        if trial.written == trial.status and not trial.recalled:
             return
         record = self.measurement(search, trial)
+        if trial.compiled is not None and search.pool is not None and not trial.is_library:
+            self.training[record.key] = training_row(search, trial, record)
+        if trial.recalled:
+            return
+        trial.written = trial.status
         self.log.record(record)
         if trial.timed is not None and trial.timed.samples_us:
             for series, times in (("race", trial.timed.samples_us), ("confirm", trial.timed.confirm_us)):
                 if times:
                     self.log.record(Samples(record.run_id, record.target, record.graph_key, record.group_key,
                                             record.config_digest, series, times, _paired(trial.timed, times, series)))  # fmt: skip
-        if trial.compiled is not None and search.pool is not None and not trial.is_library:
-            self.training.append(training_row(search, trial, record))
 
     def measurement(self, search: GroupSearch, trial: Trial) -> Measurement:
         implementation, config, rewrites = identity(search, trial)

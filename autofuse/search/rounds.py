@@ -18,7 +18,7 @@ from autofuse.fusion.group import kernel_name
 from autofuse.fusion.library import LibraryCall, with_ops
 from autofuse.fusion.subgraph import index_ranges
 from autofuse.measure.compile import CompilePool
-from autofuse.measure.records import AtenStep, Candidate, Inputs, TritonStep
+from autofuse.measure.records import AtenStep, Candidate, Compiled, Inputs, TritonStep
 from autofuse.measure.supervisor import Worker
 from autofuse.search.effort import Budget, Effort
 from autofuse.search.group import LIBRARY, GroupSearch, Trial
@@ -51,17 +51,29 @@ class GroupRounds:
             self.open(search)
         search.rounds += 1
         trials = self.take_up(search)
-        fresh = [trial for trial in trials if trial.kernel is not None]
-        self.compile(search, fresh)
-        self.learn_resources(search, fresh)
-        if self.worker is not None:
-            self.measure(search, self.chosen(search, fresh))
+        calls = list(search.library_trials.values()) if search.rounds == 1 and self.worker is not None else []
+        try:
+            self.compile(search, [trial for trial in trials if trial.kernel is not None])
+            if self.worker is not None:
+                self.measure(search, self.chosen(search, [trial for trial in trials if trial.kernel is not None]))
+        except BaseException:
+            self.broken_off(search, trials)
+            raise
+        finally:
+            for trial in (*calls, *trials):
+                if trial.status != "kept":
+                    self.journal.trial(search, trial)
+            self.journal.flush()
         if not trials or search.rounds >= self.effort.rounds or search.pool is None or self.worker is None:
             search.exhausted = True
-        calls = list(search.library_trials.values()) if search.rounds == 1 and self.worker is not None else []
-        for trial in (*calls, *trials):
-            self.journal.trial(search, trial)
-        self.journal.flush()
+
+    def broken_off(self, search: GroupSearch, trials: Sequence[Trial]) -> None:
+        """Leaves nothing that a plan could take up uncompiled, or a resumed run could take for finished."""
+        for trial in trials:
+            if trial.status == "kept":
+                del search.trials[trial.position]
+            elif trial.status == "verified" and not trial.recalled:
+                trial.status = "compiled"
 
     def open(self, search: GroupSearch) -> None:
         """Score the group's whole pool, and start its strategy; library calls are taken up at once."""
@@ -70,7 +82,9 @@ class GroupRounds:
             search.pool = score(search.program, self.target, self.model, self.effort.pool, rng)
             search.strategy = make_strategy(self.strategy, search.pool, self.seed)
         for number, (_, predicted) in enumerate(search.libraries):
-            search.library_trials[number] = Trial(LIBRARY, number, predicted_us=predicted)
+            trial = search.library_trials[number] = Trial(LIBRARY, number, predicted_us=predicted)
+            if self.worker is not None:
+                self.journal.recall(search, trial)
 
     # --- taking up and compiling ---
 
@@ -78,15 +92,23 @@ class GroupRounds:
         if search.pool is None or search.strategy is None or not len(search.pool):
             return []
         found: list[Trial] = []
-        for position in search.strategy.ask(self.effort.compiled):
+        room = self.effort.compiled if self.worker is not None else self.budget.room(self.effort.compiled)
+        for position in search.strategy.ask(room):
             trial = Trial(position, predicted_us=float(search.pool.predictions.time_us[position]))
             trial.propensity = search.strategy.propensity(position)
             search.trials[position] = trial
-            if self.journal.recall(search, trial):
-                self.tell(search, trial)
-            else:
-                self.generate(search, trial)
             found.append(trial)
+            if not self.journal.recall(search, trial):
+                self.generate(search, trial)
+                continue
+            if trial.compiled is not None and trial.compiled.ok:
+                search.binaries.setdefault(trial.compiled.binary_sha, position)
+            if trial.status == "compiled" and self.worker is not None:
+                self.generate(search, trial)  # an earlier run compiled it and did not come to time it
+                trial.recalled = False
+            else:
+                self.tell(search, trial)
+        self.learn_resources(search, found)
         return found
 
     def generate(self, search: GroupSearch, trial: Trial) -> None:
@@ -98,27 +120,46 @@ class GroupRounds:
             self.tell(search, trial)
 
     def compile(self, search: GroupSearch, trials: Sequence[Trial]) -> None:
-        futures = [(trial, self.compile_pool.submit(trial.kernel)) for trial in trials if trial.kernel is not None]
-        for trial, future in futures:
-            compiled = trial.compiled = future.result()
-            if not compiled.ok:
-                trial.status, trial.detail = compiled.status, compiled.detail
-            elif compiled.smem_bytes > self.target.smem_per_block:
-                trial.status = "pruned_resources"
-                trial.detail = f"{compiled.smem_bytes} bytes of shared memory, {self.target.smem_per_block} fit"
-            elif compiled.spill_bytes > SPILL_LIMIT_BYTES:
-                trial.status = "pruned_resources"
-                trial.detail = f"{compiled.spill_bytes} bytes spilled a thread"
-            elif compiled.binary_sha in search.binaries:
-                trial.status, trial.duplicate_of = "duplicate", search.binaries[compiled.binary_sha]
-            else:
-                trial.status = "compiled"
-                search.binaries[compiled.binary_sha] = trial.position
-            self.progress("compiled", status=trial.status, group=search.key)
-            if trial.status not in ("compiled", "duplicate"):
-                self.tell(search, trial)
+        """Each is written down as soon as it is compiled, for whoever is killed. What the budget has no more time for
+        is forgotten, but for one."""
+        futures = [
+            (trial, self.compile_pool.submit(trial.kernel))
+            for trial in trials
+            if trial.kernel is not None and trial.compiled is None
+        ]
+        try:
+            for number, (trial, future) in enumerate(futures):
+                if number and self.budget.late() and future.cancel():
+                    del search.trials[trial.position]
+                    trial.kernel = None
+                    continue
+                self.compiled(search, trial, future.result())
+        finally:
+            for _, future in futures:
+                future.cancel()
+
+    def compiled(self, search: GroupSearch, trial: Trial, compiled: Compiled) -> None:
+        trial.compiled = compiled
+        if not compiled.ok:
+            trial.status, trial.detail = compiled.status, compiled.detail
+        elif compiled.smem_bytes > self.target.smem_per_block:
+            trial.status = "pruned_resources"
+            trial.detail = f"{compiled.smem_bytes} bytes of shared memory, {self.target.smem_per_block} fit"
+        elif compiled.spill_bytes > SPILL_LIMIT_BYTES:
+            trial.status = "pruned_resources"
+            trial.detail = f"{compiled.spill_bytes} bytes spilled a thread"
+        elif compiled.binary_sha in search.binaries:
+            trial.status, trial.duplicate_of = "duplicate", search.binaries[compiled.binary_sha]
+        else:
+            trial.status = "compiled"
+            search.binaries[compiled.binary_sha] = trial.position
+        self.learn_resources(search, [trial])
+        self.journal.trial(search, trial)
+        self.progress("compiled", status=trial.status, group=search.key)
+        if trial.status not in ("compiled", "duplicate"):
+            self.tell(search, trial)
         if self.worker is None:
-            self.budget.spend(len(futures))
+            self.budget.spend(1)
 
     def learn_resources(self, search: GroupSearch, trials: Sequence[Trial]) -> None:
         """Predict again, with the registers, spills and shared memory that the compiler found."""
@@ -155,6 +196,8 @@ class GroupRounds:
         inputs = Inputs(seed=self.seed, ranges=index_ranges(search.graph))
         ready: list[tuple[Trial, Candidate]] = []
         for trial in trials:
+            if trial.recalled:  # a library call that an earlier run timed
+                continue
             candidate = candidate_of(search, trial)
             verified = trial.verified = self.worker.verify(candidate, inputs)
             if not verified.ok:

@@ -1,0 +1,106 @@
+"""Generated kernels on the GPU against float64: the same cases and sampled schedules as in the interpreter, in float16 as
+it is and in bfloat16, descriptors and persistent grids included; and a tuned plan through torch.compile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from autofuse.codegen.triton import emit
+from autofuse.cost.device import resolve
+from autofuse.ir.graph import Graph, TensorType
+from autofuse.measure.launch import Launcher
+from autofuse.search.pool import subspaces
+from tests.codegen import graphs
+from tests.codegen.graphs import CASES, Case
+from tests.codegen.test_generator import program_of
+
+pytestmark = pytest.mark.gpu
+
+LARGER = (
+    lambda: graphs.softmax(130, 5000),
+    lambda: graphs.layer_norm(65, 4097),
+    lambda: graphs.linear(300, 257, 513),
+    lambda: graphs.linear(512, 512, 512),
+    lambda: graphs.chain(257, 128, 64, 96),
+    lambda: graphs.column_sum(5000, 300),
+    lambda: graphs.cross_entropy(33, 9999),
+)
+
+
+def in_bfloat16(case: Case) -> Case:
+    types = {
+        name: TensorType(k.shape, "bfloat16" if k.dtype == "float16" else k.dtype, k.strides)
+        for name, k in case.graph.types.items()
+    }
+    return replace(case, graph=Graph(case.graph.inputs, case.graph.ops, case.graph.outputs, types))
+
+
+def check(case: Case, schedules: int) -> int:
+    rng = np.random.default_rng(11)
+    env = {name: tensor.cuda() for name, tensor in graphs.inputs(case, 5).items()}
+    expected = case.reference(env)
+    limit = 1.2e-2 if "bfloat16" in {k.dtype for k in case.graph.types.values()} else 2e-3
+    tried = 0
+    for part in subspaces(program_of(case), resolve("h200")):
+        chosen = [part.candidates.default(), *part.candidates.sample(schedules, rng).tolist()]
+        for index in chosen:
+            schedule = part.candidates.schedule(index)
+            kernel = emit(part.program, schedule, "kernel")
+            for name in part.program.outputs:
+                found = case.graph.types[name]
+                dtype = getattr(torch, found.dtype)
+                poison = float("nan") if dtype.is_floating_point else -77
+                env[name] = torch.full(found.shape, poison, dtype=dtype, device="cuda")
+            try:
+                launch = Launcher(kernel)
+            except Exception as error:  # what does not compile or fit is the search's to record; what runs must be right
+                assert "resource" in str(error) or "PassManager" in str(error), error
+                continue
+            launch(env)
+            tried += 1
+            for name, exact in zip(case.graph.outputs, expected, strict=True):
+                assert name is not None
+                if exact.dtype == torch.int64:
+                    assert torch.equal(env[name], exact), schedule
+                    continue
+                error = (env[name].double() - exact).norm() / exact.norm()
+                assert error < limit, f"{schedule}: {error}\n{kernel.source}"
+    return tried
+
+
+@pytest.mark.parametrize("make", [*CASES, *LARGER], ids=lambda make: make().name)
+def test_float16(make) -> None:
+    assert check(make(), 3) >= 3
+
+
+@pytest.mark.parametrize("make", LARGER, ids=lambda make: make().name)
+def test_bfloat16(make) -> None:
+    assert check(in_bfloat16(make()), 3) >= 3
+
+
+def test_a_plan_is_tuned_and_runs_through_torch_compile(tmp_path: Path) -> None:
+    import autofuse
+    from autofuse.runtime import counters
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.nn.functional.silu(x) * 2
+        return torch.nn.functional.rms_norm(h, (1000,), w), h
+
+    args = (torch.randn(777, 1000, device="cuda").half(), torch.randn(1000, device="cuda").half())
+    result = autofuse.tune(fn, args, store=tmp_path, budget_seconds=20)
+    assert result.timing == "measured"
+    assert result.total_us is not None
+    assert result.unfused_us is not None
+    assert result.total_us < result.unfused_us
+    counters.reset()
+    with torch.no_grad():
+        out = autofuse.compile(fn, store=tmp_path, on_miss="error")(*args)
+        expected = fn(*(a.double() for a in args))
+    assert counters.counts().hits == 1
+    for mine, exact in zip(out, expected, strict=True):
+        assert (mine.double() - exact).norm() / exact.norm() < 2e-3
