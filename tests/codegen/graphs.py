@@ -240,7 +240,7 @@ def padded_embedding(tokens: int, words: int, width: int) -> Case:
 
     def reference(env: Env) -> tuple[torch.Tensor, ...]:
         p = torch.nn.functional.pad(env["table"].double()[env["i"]], (0, 0, 2, 1), value=1.5)
-        return (p + torch.arange(tokens + 3)[:, None],)
+        return (p + torch.arange(tokens + 3, device=p.device)[:, None],)
 
     return Case("padded_embedding", Graph(("i", "table"), ops, ("y",), types), reference)
 

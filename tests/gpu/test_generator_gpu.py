@@ -46,6 +46,7 @@ def check(case: Case, schedules: int) -> int:
     expected = case.reference(env)
     limit = 1.2e-2 if "bfloat16" in {k.dtype for k in case.graph.types.values()} else 2e-3
     tried = 0
+    wrong: list[str] = []
     for part in subspaces(program_of(case), resolve("h200")):
         chosen = [part.candidates.default(), *part.candidates.sample(schedules, rng).tolist()]
         for index in chosen:
@@ -59,17 +60,17 @@ def check(case: Case, schedules: int) -> int:
             try:
                 launch = Launcher(kernel)
             except Exception as error:  # what does not compile or fit is the search's to record; what runs must be right
-                assert "resource" in str(error) or "PassManager" in str(error), error
+                assert type(error).__name__ in ("OutOfResources", "PTXASError", "RuntimeError"), repr(error)[:200]
                 continue
             launch(env)
             tried += 1
             for name, exact in zip(case.graph.outputs, expected, strict=True):
                 assert name is not None
-                if exact.dtype == torch.int64:
-                    assert torch.equal(env[name], exact), schedule
-                    continue
-                error = (env[name].double() - exact).norm() / exact.norm()
-                assert error < limit, f"{schedule}: {error}\n{kernel.source}"
+                integer = exact.dtype == torch.int64
+                error = float((env[name].double() - exact).norm() / exact.norm())
+                if not (torch.equal(env[name], exact) if integer else error < limit):
+                    wrong.append(f"{name} {part.rewrites} {schedule}: {error}")
+    assert not wrong, "\n".join(wrong)
     return tried
 
 
