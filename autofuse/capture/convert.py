@@ -49,7 +49,7 @@ class Site:
         self.target = str(node.target)
         self.packet = self.target.split(".")[1]
         self.args: dict[str, Any] = _bind(node)
-        self.value = node.meta.get("val")
+        self.value: Any = node.meta.get("val")
         self.operands: list[str] = []
         self.emitted = False
 
@@ -167,7 +167,7 @@ class _Converter:
         from autofuse.capture.structure import RULES
 
         values = [*site.node.all_input_nodes, site.node]
-        tensors = [n.meta.get("val") for n in values if _is_tensor(n.meta.get("val"))]
+        tensors: list[Any] = [n.meta.get("val") for n in values if _is_tensor(n.meta.get("val"))]
         if any(t.is_complex() or t.is_quantized or t.is_sparse for t in tensors):
             return None
         if len({t.device.type for t in tensors}) > 1:
@@ -190,7 +190,8 @@ class _Converter:
         return parts[index]
 
     def ref(self, node: Any) -> str:
-        return self.renamed.get(node, node.name)
+        name: str = node.name
+        return self.renamed.get(node, name)
 
     def unique(self, name: str) -> str:
         candidate, count = name, 1
@@ -258,7 +259,8 @@ def pointwise_form(site: Site) -> Form | None:
         return None
     reader = _Reader(site)
     expr = rule(reader)
-    if site.packet == "pow" and isinstance(expr, Apply) and expr.fn in ("pow", "exp2") and "float" not in site.out.dtype:
+    power = site.packet == "pow" and isinstance(expr, Apply) and expr.fn in ("pow", "exp2")
+    if power and "float" not in site.out.dtype:
         return None  # exp2 and log2 do not give exact integers
     compute = promoted(reader.tensors, reader.scalars) if site.packet in pointwise.COMPARES else site.out.dtype
     return Map(tuple(reader.operands), expr, register_compute(compute))

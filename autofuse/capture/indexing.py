@@ -1,4 +1,4 @@
-"""`x[...]` on fake CUDA tensors in a torch without CUDA, where torch's own __getitem__ stops for want of a device guard.
+"""`x[...]` on fake CUDA tensors in a torch without CUDA, where torch's own __getitem__ stops without a device guard.
 
 The calls are those that torch's makes, in its order, so that a graph captured here has the key that it has on a GPU.
 """
@@ -35,7 +35,7 @@ def indexing_without_cuda() -> Iterator[None]:
 
 
 def index(tensor: Any, key: Any) -> Any:
-    """tensor[key] by ATen calls; None for a key that is none of numbers, slices, None, Ellipsis and tensors of integers."""
+    """tensor[key] by ATen calls; None for a key of other than numbers, slices, None, Ellipsis and integer tensors."""
     import torch
 
     aten = torch.ops.aten
@@ -69,7 +69,8 @@ def _is_plain(part: Any) -> bool:
     if isinstance(part, torch.Tensor):
         return part.dtype in (torch.int32, torch.int64) and part.dim() > 0
     if isinstance(part, slice):
-        return all(n is None or (isinstance(n, int) and not isinstance(n, bool)) for n in (part.start, part.stop, part.step))
+        limits = (part.start, part.stop, part.step)
+        return all(n is None or (isinstance(n, int) and not isinstance(n, bool)) for n in limits)
     return part is None or part is Ellipsis or (isinstance(part, int) and not isinstance(part, bool))
 
 

@@ -146,8 +146,9 @@ def _shipped() -> dict[str, tuple[Path, ast.FunctionDef]]:
     found: dict[str, tuple[Path, ast.FunctionDef]] = {}
     for file in sorted(folder().glob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-            if public and node.args.args and node.args.args[0].arg == "device":
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            if node.args.args and node.args.args[0].arg == "device":
                 found[f"{file.stem}.{node.name}"] = (file, node)
     return found
 

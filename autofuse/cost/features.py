@@ -51,7 +51,7 @@ class Features:
     def __len__(self) -> int:
         return len(self.columns["tiles"])
 
-    def take(self, rows: NDArray[np.generic] | slice) -> Features:
+    def take(self, rows: NDArray[np.integer[Any]] | NDArray[np.bool_] | slice) -> Features:
         return Features({name: column[rows] for name, column in self.columns.items()})
 
     def recording(self) -> dict[str, Array]:
@@ -204,8 +204,8 @@ def _instructions(geometry: Geometry, work: Work) -> dict[str, Array]:
 
 def _products(geometry: Geometry, work: Work) -> dict[str, Array]:
     zero = np.zeros(geometry.n)
-    found = dict.fromkeys(("tensor16_flops", "tensor8_flops", "simt_flops", "dot_smem_bytes", "dot_registers"), zero)
-    shape = dict.fromkeys(("dot_rows", "dot_columns", "dot_depth"), zero)
+    found: dict[str, Array] = dict.fromkeys(("tensor16_flops", "tensor8_flops", "simt_flops", "dot_smem_bytes", "dot_registers"), zero)
+    shape: dict[str, Array] = dict.fromkeys(("dot_rows", "dot_columns", "dot_depth"), zero)
     most = zero
     for product in work.products:
         sides = [geometry.elements(axes) for axes in (product.rows, product.columns, product.summed)]

@@ -36,7 +36,7 @@ def kept(score: Array, time: Array, share: float) -> float:
 def kendall_tau(score: Array, time: Array) -> float:
     from scipy.stats import kendalltau
 
-    found = float(kendalltau(score, time).statistic)
+    found = float(kendalltau(score, time).statistic)  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
     return found if np.isfinite(found) else 0.0
 
 

@@ -249,7 +249,9 @@ def _centred_square(program: Program, node: ReduceNode) -> int | None:
         return None
     leader = _skip_identity(program, below.operands[0])
     total = program.nodes[leader]
-    same = isinstance(total, ReduceNode) and total.fn == "sum" and total.axes == node.axes and total.running is None
+    if not isinstance(total, ReduceNode):
+        return None
+    same = total.fn == "sum" and total.axes == node.axes and total.running is None
     return leader if same and _skip_identity(program, total.operand) == x else None
 
 

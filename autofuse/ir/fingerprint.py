@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from autofuse.ir import graph as ir
 from autofuse.ir.graph import AtenCall, Form, Graph, Ref, Symbol, TensorType
@@ -77,7 +77,7 @@ def _fields(item: Any, namer: _Namer) -> list[Any]:
             case "expr":
                 found.append(expr_to_data(value))
             case _:
-                found.append(list(value) if isinstance(value, tuple) else scalar_to_data(value))
+                found.append(_listed(value))
     return found
 
 
@@ -120,9 +120,13 @@ def _form(form: Form | None, names: Mapping[str, str]) -> Any:
             case "expr":
                 found.append(expr_to_data(value))
             case _:
-                found.append(list(value) if isinstance(value, tuple) else scalar_to_data(value))
+                found.append(_listed(value))
     return found
 
 
 def _digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _listed(value: Any) -> Any:
+    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else scalar_to_data(value)

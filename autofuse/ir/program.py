@@ -95,7 +95,7 @@ class Program:
     stores: tuple[Store, ...]
     types: dict[str, TensorType] = field(hash=False)
     """Of every value loaded or stored."""
-    origins: dict[int, str] = field(hash=False, compare=False, default_factory=dict)
+    origins: dict[int, str] = field(hash=False, compare=False, default_factory=dict[int, str])
     """Node id -> the op names that it came from, for comments in generated source."""
 
     @cached_property

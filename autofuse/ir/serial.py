@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, cast
 
 from autofuse.errors import PlanError
 from autofuse.ir import graph as ir
@@ -83,7 +83,7 @@ def form_to_data(form: Form) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(v) for v in value] if isinstance(value, tuple) else scalar_to_data(value)
+    return [_plain(v) for v in cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else scalar_to_data(value)
 
 
 def expr_to_data(expr: Expr) -> Any:
@@ -160,7 +160,7 @@ def _argument(data: Any) -> ir.Argument:
         case None | str():
             return data
         case list():
-            return tuple(_argument(item) for item in data)
+            return tuple(_argument(item) for item in cast("list[Any]", data))
         case {"ref": str(name), **rest} if not rest:
             return Ref(name)
         case {"symbol": str(kind), "name": str(name), **rest} if not rest and kind in _SYMBOLS:
@@ -180,11 +180,12 @@ def _scalar(data: Any) -> ir.Scalar:
 
 
 def form_from_data(data: Any) -> Form:
-    _require(isinstance(data, dict) and data.get("kind") in _FORMS, f"{data!r} is no form")
-    kind = _FORMS[data["kind"]]
+    fields = cast("dict[str, Any]", data)
+    _require(isinstance(data, dict) and fields.get("kind") in _FORMS, f"{fields!r} is no form")
+    kind = _FORMS[fields["kind"]]
     names = [field.name for field in dataclasses.fields(kind)]
-    _fields(data, {"kind", *names}, data["kind"])
-    return kind(**{name: _field(name, data[name]) for name in names})
+    _fields(fields, {"kind", *names}, fields["kind"])
+    return kind(**{name: _field(name, fields[name]) for name in names})
 
 
 def _field(name: str, value: Any) -> Any:
@@ -218,10 +219,14 @@ def expr_from_data(data: Any) -> Expr:
 
 def _type(name: str, data: Any) -> TensorType:
     match data:
-        case [list(shape), str(dtype), list(strides)] if dtype in ITEMSIZE and len(shape) == len(strides):
-            return TensorType(tuple(_integer(n, name) for n in shape), dtype, tuple(_integer(n, name) for n in strides))
+        case [list(), str(dtype), list()] if dtype in ITEMSIZE:
+            shape, _, strides = cast("tuple[list[Any], str, list[Any]]", data)
+            if len(shape) == len(strides):
+                sizes, steps = (tuple(_integer(n, name) for n in part) for part in (shape, strides))
+                return TensorType(sizes, dtype, steps)
         case _:
-            raise PlanError(f"{data!r} is no type of {name}")
+            pass
+    raise PlanError(f"{data!r} is no type of {name}")
 
 
 def _fields(data: Any, wanted: set[str], what: str) -> None:

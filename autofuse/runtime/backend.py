@@ -89,7 +89,7 @@ def compile(  # noqa: A001  (the public name is torch's)
     Options.read(None, given)
     # Dynamo tells caches apart by the options, so an unset one is left out.
     options = {name: value for name, value in given.items() if value is not None}
-    return torch.compile(fn, backend=autofuse, options=options, fullgraph=fullgraph, dynamic=dynamic)  # pyright: ignore
+    return torch.compile(fn, backend=autofuse, options=options, fullgraph=fullgraph, dynamic=dynamic)
 
 
 def autofuse(

@@ -20,8 +20,8 @@ _MULTIPROCESSORS = 132
 
 class Executor:
     """`executor(*inputs)` computes the graph's outputs, with eager's strides and aliasing. Raises PlanError when the
-    plan does not fit the graph: here, never in a call. `kind`: "cuda" launches on the current GPU, "interpreter" runs the
-    kernels in Triton's interpreter on CPU tensors. `device`: where the inputs live.
+    plan does not fit the graph: here, never in a call. `kind`: "cuda" launches on the current GPU, "interpreter" runs
+    the kernels in Triton's interpreter on CPU tensors. `device`: where the inputs live.
 
     Inputs must have the shapes, strides and dtypes of the graph: callers guard that (Dynamo does).
     """
@@ -114,7 +114,7 @@ class _Steps:
         dtype = getattr(torch, kind.dtype)
         shape, strides = kind.shape, kind.strides
         if self.device == "cuda" and torch.cuda.device_count() == 1:
-            empty = torch._C._dynamo.guards._empty_strided_cuda  # pyright: ignore  # Inductor's own; 1 us less a call
+            empty = torch._C._dynamo.guards._empty_strided_cuda  # Inductor's own; 1 us less a call
             return lambda: empty(shape, strides, dtype)
         device = torch.device(self.device)
         return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device)

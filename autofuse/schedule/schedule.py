@@ -72,7 +72,7 @@ class Schedule:
         return json.dumps(self.to_dict(), separators=(",", ":"))
 
     @staticmethod
-    def from_dict(data: dict[str, object]) -> Schedule:
+    def from_dict(data: Any) -> Schedule:
         """Raises InvalidSchedule, naming the field, on anything that to_dict does not make."""
         known = {f.name: f.type for f in fields(Schedule)}
         if not isinstance(data, dict) or set(data) - set(known):

@@ -11,10 +11,19 @@ from autofuse.search.events import OnEvent, TuneRequest, TuneResult
 
 
 def tune(
-    fn: Callable[..., Any], args: Sequence[Any], *, name: str | None = None, target: str = "auto", effort: str = "quick",
-    budget_seconds: float | None = None, strategy: str = "model", seed: int = 0, store: Path | str | None = None,
-    results: Path | str | None = None, on_event: OnEvent = lambda _event: None,
-) -> TuneResult:  # fmt: skip
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    name: str | None = None,
+    target: str = "auto",
+    effort: str = "quick",
+    budget_seconds: float | None = None,
+    strategy: str = "model",
+    seed: int = 0,
+    store: Path | str | None = None,
+    results: Path | str | None = None,
+    on_event: OnEvent = lambda _event: None,
+) -> TuneResult:
     """Tune fn(*args) and store its plan; `torch.compile(fn, backend="autofuse")` then finds it.
 
     args: tensors of the shapes, dtypes, strides and device that fn will be called with; their values are not used.

@@ -33,6 +33,7 @@ from autofuse.search.finish import Chosen, choose
 from autofuse.search.graph import GraphTuner, Outcome
 from autofuse.search.journal import Journal
 from autofuse.search.report import dry_result, merge, plan_of, result_of
+from autofuse.search.rounds import VERIFY_STATUS
 from autofuse.search.small import check_small
 from autofuse.settings import settings
 
@@ -40,14 +41,17 @@ SECONDS = {"quick": 60.0, "full": 600.0}
 """Of one plan, where no budget is given."""
 
 
+CHECKS = 4
+"""Plans whose numbers are checked in the interpreter, at a few seconds each, before a workload is given up."""
+
 Function = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def tune(
     request: TuneRequest, on_event: OnEvent = lambda _event: None, functions: Mapping[str, Function] | None = None
 ) -> list[TuneResult]:
-    """One result a workload and shape, in order. functions: workloads that are at hand under the names of the request. A wrong workload is a "failed" result; what is wrong with the run as
-    a whole (target, store, results folder) raises an AutofuseError before anything is done."""
+    """One result a workload and shape, in order. functions: workloads that are at hand under the names of the
+    request. A wrong workload is a "failed" result; what is wrong with the run as a whole (target, store, results folder) raises an AutofuseError before anything is done."""
     target = resolve(request.target)
     effort_of(request.effort)
     with ExitStack() as stack:
@@ -138,8 +142,22 @@ class _Run:
         return result
 
     def nothing(self, spec: str, dims: Mapping[str, int], status: str, detail: str) -> TuneResult:
-        return TuneResult(spec, dict(dims), self.target.name, self.timing, None, None, None, (), Counts(), Verification(),
-                          0.0, str(self.store.path), status, detail)  # fmt: skip
+        return TuneResult(
+            spec,
+            dict(dims),
+            self.target.name,
+            self.timing,
+            None,
+            None,
+            None,
+            (),
+            Counts(),
+            Verification(),
+            0.0,
+            str(self.store.path),
+            status,
+            detail,
+        )
 
     def search(self, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None) -> TuneResult:
         workload, (fn, args) = self.workload(spec, dims)
@@ -160,14 +178,34 @@ class _Run:
         if self.request.dry_run:
             return dry_result(tuner, name, shape, self.target)
         outcome = tuner.run()
-        chosen = choose(outcome, self.target, worker, self.request.seed)
-        if worker is None:
-            chosen = check_small(spec, shape, graph, chosen, outcome, self.target, self.request.seed, self.note)
+        if worker is not None:
+            chosen = choose(outcome, self.target, worker, self.request.seed)
+        else:
+            chosen = self.choose_unmeasured(spec, shape, tuner, outcome)
         self.training += tuner.journal.training.values()
         plan = plan_of(outcome, chosen, name, shape, self.target, current_environment(device=self.target.live))
         self.store.put(plan)
         self.log.append("plan", plan=plan.to_dict())
         return result_of(outcome, chosen, plan, str(self.store.path))
+
+    def choose_unmeasured(self, spec: str, shape: Mapping[str, int], tuner: GraphTuner, outcome: Outcome) -> Chosen:
+        """The best predicted plan whose numbers are right in the interpreter. Raises NoValidPlan."""
+        why = ""
+        for _ in range(CHECKS):
+            chosen = choose(outcome, self.target, None, self.request.seed)
+            chosen = check_small(spec, shape, outcome.graph, chosen, outcome, self.target, self.request.seed, self.note)
+            verified = chosen.verified
+            if verified is None or verified.ok:
+                return chosen
+            why = f"{verified.status} {verified.detail}"
+            self.note(f"a plan is wrong in the interpreter and is passed over: {why}")
+            for group, trial in chosen.trials.items():  # which of them is to blame is not known
+                if not trial.is_library:
+                    trial.status, trial.detail = VERIFY_STATUS[verified.status], verified.detail
+                    trial.verified, trial.recalled = verified, False
+                    tuner.journal.trial(outcome.searches[group], trial)
+            outcome.covers = tuner.covers(list(tuner.searches))
+        raise NoValidPlan(f"{CHECKS} plans gave wrong results in the interpreter, the last: {why}")
 
     def tuner(
         self, name: str, shape: dict[str, int], graph: Graph, pool: CompilePool, worker: Worker | None
@@ -190,14 +228,32 @@ class _Run:
     def row(self, result: TuneResult) -> Run:
         counts = result.candidates
         return Run(
-            self.log.run_id, result.workload, canonical(dict(result.shape)), self.target.name, result.status,
-            timing=result.timing, plan_id=result.plan_id or "", strategy=self.request.strategy, effort=self.request.effort,
-            seed=self.request.seed, budget_seconds=self.request.budget_seconds, seconds=result.seconds,
-            total_us=result.total_us, unfused_us=result.unfused_us, enumerated=counts.enumerated, kept=counts.kept,
-            compiled=counts.compiled, verified=counts.verified, timed=counts.timed, failed=counts.failed,
-            max_abs_err=result.verified.max_abs_err, tolerance=result.verified.tolerance, host=platform.node(),
-            versions_json=canonical(current_environment()), config_json=canonical(self.request.identity()),
-        )  # fmt: skip
+            self.log.run_id,
+            result.workload,
+            canonical(dict(result.shape)),
+            self.target.name,
+            result.status,
+            timing=result.timing,
+            plan_id=result.plan_id or "",
+            strategy=self.request.strategy,
+            effort=self.request.effort,
+            seed=self.request.seed,
+            budget_seconds=self.request.budget_seconds,
+            seconds=result.seconds,
+            total_us=result.total_us,
+            unfused_us=result.unfused_us,
+            enumerated=counts.enumerated,
+            kept=counts.kept,
+            compiled=counts.compiled,
+            verified=counts.verified,
+            timed=counts.timed,
+            failed=counts.failed,
+            max_abs_err=result.verified.max_abs_err,
+            tolerance=result.verified.tolerance,
+            host=platform.node(),
+            versions_json=canonical(current_environment()),
+            config_json=canonical(self.request.identity()),
+        )
 
     def write_training(self) -> None:
         """Features beside labels: what `autofuse model train` reads."""

@@ -11,8 +11,8 @@ from autofuse.measure.decide import Rounds
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """groups: most groups enumerated. first_look: candidates scored a subspace before a group is searched; pool: when it
-    is. compiled, timed: of one round of one group. rounds: of one group."""
+    """groups: most groups enumerated. first_look: candidates scored a subspace before a group is searched; pool: when
+    it is. compiled, timed: of one round of one group. rounds: of one group."""
 
     name: str
     groups: int
@@ -58,7 +58,7 @@ class Budget:
         return self.seconds is not None and self.elapsed >= self.seconds
 
     def room(self, wanted: int) -> int:
-        """So many trials, or what is left of them; one at the least, since a round is begun only where some are left."""
+        """So many trials, or what is left of them; one at least, since a round is begun only where some are left."""
         return wanted if self.trials is None else max(1, min(wanted, self.trials - self.used))
 
     def spent(self) -> bool:

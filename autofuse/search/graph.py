@@ -1,5 +1,5 @@
-"""The search of one graph: groups -> candidates -> measurements -> the best cover. The only loop of the project; what it
-calls flows one way."""
+"""The search of one graph: groups -> candidates -> measurements -> the best cover. The only loop of the project; what
+it calls flows one way."""
 
 from __future__ import annotations
 
@@ -135,6 +135,9 @@ class GraphTuner:
                 self.progress("round", best_us=self.covers(groups)[0].cost)
         except KeyboardInterrupt:
             ended = "interrupted"
+        if self.worker is None:
+            for search in self.by_key.values():
+                search.close()
         covers = self.covers(groups)
         unfused = unfused_cover(self.graph, groups)
         return Outcome(self.graph, self.key, covers[0], unfused, self.searches, enumeration, ended,

@@ -87,6 +87,12 @@ class GroupSearch:
         """The first library call, as a trial: always there, whether it was timed or not."""
         return self.library_trials.get(0) or Trial(LIBRARY, 0, predicted_us=self.libraries[0][1])
 
+    def close(self) -> None:
+        """No more will be compiled: what was not counts for nothing, library calls by their prediction."""
+        for number, (_, predicted) in enumerate(self.libraries):
+            self.library_trials.setdefault(number, Trial(LIBRARY, number, predicted_us=predicted))
+        self.exhausted = True
+
     def is_known(self, measured: bool) -> bool:
         """Is there something to run, timed where times are measured? Library calls need no compiling."""
         return self.is_measured if measured else self.best() is not None or self.program is None

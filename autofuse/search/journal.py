@@ -1,4 +1,4 @@
-"""What the search writes down, and what an earlier, broken-off run wrote down: the one door between search and results."""
+"""What the search writes down, and what an earlier, broken-off run wrote: the one door between search and results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from autofuse.results.records import Key, Measurement, Samples, config_digest
 if TYPE_CHECKING:
     from autofuse.search.group import GroupSearch, Trial
 
-STAGE = {"pruned_constraint": "constraint", "compiled": "compile", "duplicate": "compile", "pruned_resources": "resources",
-         "verified": "verify", "timed": "time", "dropped": "time"}  # fmt: skip
+STAGE = {
+    "pruned_constraint": "constraint",
+    "compiled": "compile",
+    "duplicate": "compile",
+    "pruned_resources": "resources",
+    "verified": "verify",
+    "timed": "time",
+    "dropped": "time",
+}
 
 
 @dataclass
@@ -82,8 +89,18 @@ class Journal:
         if trial.timed is not None and trial.timed.samples_us:
             for series, times in (("race", trial.timed.samples_us), ("confirm", trial.timed.confirm_us)):
                 if times:
-                    self.log.record(Samples(record.run_id, record.target, record.graph_key, record.group_key,
-                                            record.config_digest, series, times, _paired(trial.timed, times, series)))  # fmt: skip
+                    self.log.record(
+                        Samples(
+                            record.run_id,
+                            record.target,
+                            record.graph_key,
+                            record.group_key,
+                            record.config_digest,
+                            series,
+                            times,
+                            _paired(trial.timed, times, series),
+                        )
+                    )
 
     def measurement(self, search: GroupSearch, trial: Trial) -> Measurement:
         implementation, config, rewrites = identity(search, trial)
@@ -112,12 +129,28 @@ class Journal:
             facts["duplicate_of"] = config_digest(*identity(search, other))
         ops = search.group.ops
         return Measurement(
-            self.log.run_id, self.workload, self.shape_json, self.target.name, self.graph_key, search.key,
-            "_".join(dict.fromkeys((ops[0], ops[-1]))), ",".join(ops), implementation, json.dumps(config, separators=(",", ":")),
-            config_digest(implementation, config, rewrites), trial.status, search.family, rewrites,
-            STAGE.get(trial.status, "compile" if trial.status.startswith("compile") else "verify"), "", trial.detail[:500],
-            trial.propensity, trial.predicted_us, timing="measured" if trial.time_us is not None else "predicted", **facts,
-        )  # fmt: skip
+            self.log.run_id,
+            self.workload,
+            self.shape_json,
+            self.target.name,
+            self.graph_key,
+            search.key,
+            "_".join(dict.fromkeys((ops[0], ops[-1]))),
+            ",".join(ops),
+            implementation,
+            json.dumps(config, separators=(",", ":")),
+            config_digest(implementation, config, rewrites),
+            trial.status,
+            search.family,
+            rewrites,
+            STAGE.get(trial.status, "compile" if trial.status.startswith("compile") else "verify"),
+            "",
+            trial.detail[:500],
+            trial.propensity,
+            trial.predicted_us,
+            timing="measured" if trial.time_us is not None else "predicted",
+            **facts,
+        )
 
     def flush(self) -> None:
         self.log.flush()
@@ -147,11 +180,22 @@ def training_row(search: GroupSearch, trial: Trial, record: Measurement) -> dict
     compiled = trial.compiled
     assert compiled is not None
     return row | {
-        "workload": record.workload, "shape_json": record.shape_json, "family": record.family, "program_key": record.group_key,
-        "config_digest": record.config_digest, "config_json": record.config_json, "rewrites": record.rewrites, "target": record.target,
-        "status": record.status, "n_regs": compiled.n_regs, "spill_bytes": compiled.spill_bytes, "smem_bytes": compiled.smem_bytes,
-        "time_us": trial.time_us, "graph_key": record.graph_key, "propensity": record.propensity,
-    }  # fmt: skip
+        "workload": record.workload,
+        "shape_json": record.shape_json,
+        "family": record.family,
+        "program_key": record.group_key,
+        "config_digest": record.config_digest,
+        "config_json": record.config_json,
+        "rewrites": record.rewrites,
+        "target": record.target,
+        "status": record.status,
+        "n_regs": compiled.n_regs,
+        "spill_bytes": compiled.spill_bytes,
+        "smem_bytes": compiled.smem_bytes,
+        "time_us": trial.time_us,
+        "graph_key": record.graph_key,
+        "propensity": record.propensity,
+    }
 
 
 def _paired(timed: Timed, times: tuple[float, ...], series: str) -> tuple[float, ...]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from autofuse.fusion.cover import Cover, k_best
-from autofuse.fusion.group import Group
 from autofuse.ir.graph import Graph
 from autofuse.results.explain import LedgerEntry, Side
 from autofuse.search.graph import Outcome
-from autofuse.search.group import Trial
 
 
 def ledger(outcome: Outcome, cover: Cover) -> tuple[LedgerEntry, ...]:

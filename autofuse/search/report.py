@@ -97,7 +97,7 @@ def reference(chosen: Chosen) -> str:
 
 
 def counts(searches: Iterable[GroupSearch]) -> Counts:
-    total = dict.fromkeys(("enumerated", "kept", "compiled", "verified", "timed", "failed"), 0)
+    total: dict[str, int] = dict.fromkeys(("enumerated", "kept", "compiled", "verified", "timed", "failed"), 0)
     for search in searches:
         for name, value in search.counts().items():
             total[name] += value
@@ -107,15 +107,23 @@ def counts(searches: Iterable[GroupSearch]) -> Counts:
 def result_of(outcome: Outcome, chosen: Chosen, plan: Plan, store: str) -> TuneResult:
     groups = tuple(
         GroupResult(
-            name=str(g.evidence.get("name", "")), ops=g.ops, implementation=g.implementation,
-            config=g.schedule.to_dict() | {"rewrites": list(g.rewrites)} if g.schedule is not None else {"call": g.rewrites[0]},
-            n_regs=g.evidence.get("n_regs"), n_spills=g.evidence.get("n_spills"), smem_bytes=g.evidence.get("smem_bytes"),
-            occupancy=g.evidence.get("occupancy"), dram_bytes=g.evidence.get("dram_bytes"),
-            saved_bytes=int(g.evidence["saved_bytes"]), predicted_us=g.evidence.get("predicted_us"),
+            name=str(g.evidence.get("name", "")),
+            ops=g.ops,
+            implementation=g.implementation,
+            config=g.schedule.to_dict() | {"rewrites": list(g.rewrites)}
+            if g.schedule is not None
+            else {"call": g.rewrites[0]},
+            n_regs=g.evidence.get("n_regs"),
+            n_spills=g.evidence.get("n_spills"),
+            smem_bytes=g.evidence.get("smem_bytes"),
+            occupancy=g.evidence.get("occupancy"),
+            dram_bytes=g.evidence.get("dram_bytes"),
+            saved_bytes=int(g.evidence["saved_bytes"]),
+            predicted_us=g.evidence.get("predicted_us"),
             measured_us=g.evidence.get("measured_us"),
         )
         for g in plan.groups
-    )  # fmt: skip
+    )
     verified = Verification(reference=reference(chosen))
     if chosen.verified is not None:
         verified = Verification(chosen.verified.max_abs_err, chosen.verified.tolerance, reference(chosen))
@@ -135,10 +143,16 @@ def dry_result(tuner: GraphTuner, workload: str, shape: Mapping[str, int], targe
 
     unfused = sum(tuner.searches[g].cost_us() for g in unfused_cover(tuner.graph, groups).groups)
     found = tuple(
-        GroupResult(kernel_name(g.ops).removeprefix("fused_"), g.ops, "predicted", {}, saved_bytes=saved_bytes(tuner.graph, g),
-                    predicted_us=tuner.searches[g].cost_us())
+        GroupResult(
+            kernel_name(g.ops).removeprefix("fused_"),
+            g.ops,
+            "predicted",
+            {},
+            saved_bytes=saved_bytes(tuner.graph, g),
+            predicted_us=tuner.searches[g].cost_us(),
+        )
         for g in cover.groups
-    )  # fmt: skip
+    )
     return TuneResult(workload, dict(shape), target.name, "predicted", None, cover.cost, unfused, found,
                       counts(tuner.by_key.values()), Verification(reference="none: a dry run"), 0.0)  # fmt: skip
 
@@ -153,10 +167,19 @@ def merge(parts: Sequence[TuneResult]) -> TuneResult:
     names = ("enumerated", "kept", "compiled", "verified", "timed", "failed")
     worst = max((p.verified for p in parts), key=lambda v: v.max_abs_err or 0.0)
     return TuneResult(
-        first.workload, first.shape, first.target, first.timing, ",".join(p.plan_id or "" for p in parts),
-        sum(totals) if len(totals) == len(parts) else None, sum(unfused) if len(unfused) == len(parts) else None,
+        first.workload,
+        first.shape,
+        first.target,
+        first.timing,
+        ",".join(p.plan_id or "" for p in parts),
+        sum(totals) if len(totals) == len(parts) else None,
+        sum(unfused) if len(unfused) == len(parts) else None,
         tuple(g for p in parts for g in p.groups),
-        Counts(**{n: sum(getattr(p.candidates, n) for p in parts) for n in names}), worst, sum(p.seconds for p in parts),
-        first.store, next((p.status for p in parts if p.status != events.DONE), events.DONE), "",
+        Counts(**{n: sum(getattr(p.candidates, n) for p in parts) for n in names}),
+        worst,
+        sum(p.seconds for p in parts),
+        first.store,
+        next((p.status for p in parts if p.status != events.DONE), events.DONE),
+        "",
         tuple(entry for p in parts for entry in p.ledger),
-    )  # fmt: skip
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812  torch's own convention
 
 Built = tuple[Callable[..., Any], tuple[Any, ...]]
 

@@ -25,9 +25,19 @@ def plan(workload: str = "mlp", total_us: float = 2.0, **environment: str) -> An
     kind = TensorType((4, 4), "float32", (4, 1))
     op = Op("a", AtenCall("aten.relu.default", ()), Map(("x",), Arg(0), "float32"), ("v",))
     graph = Graph(("x",), (op,), ("v",), {"x": kind, "v": kind})
-    return make_plan(graph=graph, graph_key="ab" * 32, workload=workload, shape={"rows": 4}, target="h200",
-                     environment=current_environment() | environment, groups=[PlannedGroup(("a",), ("v",), "aten")],
-                     timing="predicted", total_us=total_us, unfused_us=4.0, evidence={"ledger": to_list([ENTRY])})  # fmt: skip
+    return make_plan(
+        graph=graph,
+        graph_key="ab" * 32,
+        workload=workload,
+        shape={"rows": 4},
+        target="h200",
+        environment=current_environment() | environment,
+        groups=[PlannedGroup(("a",), ("v",), "aten")],
+        timing="predicted",
+        total_us=total_us,
+        unfused_us=4.0,
+        evidence={"ledger": to_list([ENTRY])},
+    )
 
 
 def invoke(*arguments: object) -> Any:

@@ -117,7 +117,8 @@ def test_ctrl_c_of_the_program_itself(tmp_path: Path) -> None:
         "fake = types.ModuleType('autofuse.search.driver')\n"
         "def tune(request, on_event):\n    print('searching', file=sys.stderr, flush=True); time.sleep(60)\n"
         "fake.tune = tune; sys.modules['autofuse.search.driver'] = fake\n"
-        "from autofuse.cli.main import run; sys.argv = ['autofuse', 'tune', 'x', '--json', '--store', sys.argv[1]]; run()"
+        "from autofuse.cli.main import run\n"
+        "sys.argv = ['autofuse', 'tune', 'x', '--json', '--store', sys.argv[1]]; run()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],

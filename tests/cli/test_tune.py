@@ -93,8 +93,20 @@ def test_the_document_has_the_promised_fields_and_nothing_else_is_on_stdout(sear
     first, second = json.loads(result.stdout)
     assert set(first) >= {"workload", "shape", "target", "timing", "plan_id", "total_us", "unfused_us", "groups",
                           "candidates", "verified", "seconds"}  # fmt: skip
-    assert set(first["groups"][0]) == {"name", "ops", "implementation", "config", "n_regs", "n_spills", "smem_bytes",
-                                       "occupancy", "dram_bytes", "saved_bytes", "predicted_us", "measured_us"}  # fmt: skip
+    assert set(first["groups"][0]) == {
+        "name",
+        "ops",
+        "implementation",
+        "config",
+        "n_regs",
+        "n_spills",
+        "smem_bytes",
+        "occupancy",
+        "dram_bytes",
+        "saved_bytes",
+        "predicted_us",
+        "measured_us",
+    }
     assert set(first["candidates"]) == {"enumerated", "kept", "compiled", "verified", "timed", "failed"}
     assert set(first["verified"]) == {"max_abs_err", "tolerance", "reference"}
     assert second["unfused_us"] is None

@@ -70,9 +70,15 @@ def softmax(rows: int, columns: int) -> Case:
 def layer_norm(rows: int, columns: int) -> Case:
     f32 = {"dtype": "float32"}
     types = {
-        "x": kind(rows, columns), "w": kind(columns), "s": kind(rows, 1, **f32), "mean": kind(rows, 1, **f32),
-        "d": kind(rows, columns, **f32), "q": kind(rows, columns, **f32), "v": kind(rows, 1, **f32), "y": kind(rows, columns),
-    }  # fmt: skip
+        "x": kind(rows, columns),
+        "w": kind(columns),
+        "s": kind(rows, 1, **f32),
+        "mean": kind(rows, 1, **f32),
+        "d": kind(rows, columns, **f32),
+        "q": kind(rows, columns, **f32),
+        "v": kind(rows, 1, **f32),
+        "y": kind(rows, columns),
+    }
     scale = call("rsqrt", call("add", call("mul", 1, Lit(1.0 / columns)), Lit(1e-5)))
     ops = (
         op("s", Reduce("sum", "x", (1,), True, "float32")),
@@ -154,10 +160,15 @@ def rotary(tokens: int, heads: int, width: int) -> Case:
     """Slices, negation, concatenation and a broadcast over heads."""
     half = width // 2
     types = {
-        "x": kind(tokens, heads, width), "c": kind(tokens, width), "cb": kind(tokens, 1, width), "lo": kind(tokens, heads, half,
-        strides=(heads * width, width, 1)), "hi": kind(tokens, heads, half, strides=(heads * width, width, 1)),
-        "neg": kind(tokens, heads, half), "rot": kind(tokens, heads, width), "y": kind(tokens, heads, width),
-    }  # fmt: skip
+        "x": kind(tokens, heads, width),
+        "c": kind(tokens, width),
+        "cb": kind(tokens, 1, width),
+        "lo": kind(tokens, heads, half, strides=(heads * width, width, 1)),
+        "hi": kind(tokens, heads, half, strides=(heads * width, width, 1)),
+        "neg": kind(tokens, heads, half),
+        "rot": kind(tokens, heads, width),
+        "y": kind(tokens, heads, width),
+    }
     same = (0, 1, 2)
     ops = (
         op("lo", Strided("x", same, (0, 0, 0), (1, 1, 1))),

@@ -22,17 +22,34 @@ def changed(found: Features, **factors: float) -> Features:
 
 CASES = {
     "matmul": features(matmul(2048, 4096, 1024), MATMUL_KINDS, **MATMUL_SPACE),
-    "softmax": features(softmax(4096, 4096), {"m": "grid", "n": "whole"}, **{"block.m": (1, 2, 4), "num_warps": (1, 4, 8, 32)}),
-    "column_sum": features(column_sum(4096, 4096), {"n": "grid", "m": "loop"},
-                           **{"block.m": (16, 64), "block.n": (64, 256), "num_stages": (1, 2, 4)}),
-}  # fmt: skip
+    "softmax": features(
+        softmax(4096, 4096), {"m": "grid", "n": "whole"}, **{"block.m": (1, 2, 4), "num_warps": (1, 4, 8, 32)}
+    ),
+    "column_sum": features(
+        column_sum(4096, 4096),
+        {"n": "grid", "m": "loop"},
+        **{"block.m": (16, 64), "block.n": (64, 256), "num_stages": (1, 2, 4)},
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    "name", ["grouped_read_bytes", "compulsory_write_bytes", "requested_read_bytes", "pass_bytes", "atomic_bytes",
-             "plain_instructions", "special_instructions", "tensor16_flops", "simt_flops", "sector_waste", "reductions"],
-)  # fmt: skip
+    "name",
+    [
+        "grouped_read_bytes",
+        "compulsory_write_bytes",
+        "requested_read_bytes",
+        "pass_bytes",
+        "atomic_bytes",
+        "plain_instructions",
+        "special_instructions",
+        "tensor16_flops",
+        "simt_flops",
+        "sector_waste",
+        "reductions",
+    ],
+)
 def test_more_work_is_never_faster(case: str, name: str) -> None:
     found = CASES[case]
     rule = by_rule(found, H200)

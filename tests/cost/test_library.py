@@ -37,8 +37,12 @@ def test_addmm_without_a_form_is_still_a_matmul() -> None:
 
 
 def test_eager_add_moves_three_tensors() -> None:
-    op = Op("add", AtenCall("aten.add.Tensor", (Ref("x"), Ref("y"))), Map(("x", "y"), Apply("add", (Arg(0), Arg(1))), "float32"),
-            ("z",))  # fmt: skip
+    op = Op(
+        "add",
+        AtenCall("aten.add.Tensor", (Ref("x"), Ref("y"))),
+        Map(("x", "y"), Apply("add", (Arg(0), Arg(1))), "float32"),
+        ("z",),
+    )
     types = {name: tensor(8192, 8192) for name in "xyz"}
     found = op_time(op, types, H200)
     assert found.dram_bytes == 3 * 2 * 8192**2

@@ -104,8 +104,19 @@ def damage(folder: Path, change: str) -> None:
         card.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("change", ["truncated", "flipped", "missing arrays", "broken card", "list card", "other features",
-                                    "other format", "odd heads"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        "truncated",
+        "flipped",
+        "missing arrays",
+        "broken card",
+        "list card",
+        "other features",
+        "other format",
+        "odd heads",
+    ],
+)
 def test_a_damaged_model_is_refused(trained: tuple[CostModel, Path], tmp_path: Path, change: str) -> None:
     trained[0].save(tmp_path)
     damage(tmp_path, change)

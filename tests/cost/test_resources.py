@@ -1,4 +1,5 @@
-"""Rules against kernels that the generator made and Triton 3.6 compiled for sm_90: exact shared memory, near registers."""
+"""Rules against kernels that the generator made and Triton 3.6 compiled for sm_90: exact shared memory, near
+registers."""
 
 from __future__ import annotations
 
@@ -48,9 +49,15 @@ def test_looped_softmax(block: tuple[int, int], stages: int, smem: int) -> None:
     assert found.smem_bytes[0] == smem
 
 
-@pytest.mark.parametrize(("block", "warps", "stages", "registers", "smem"), [
-    ((64, 256), 4, 4, 157, 98304), ((16, 256), 4, 4, 56, 24576), ((64, 64), 4, 2, 56, 8192), ((64, 256), 8, 2, 97, 32768),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("block", "warps", "stages", "registers", "smem"),
+    [
+        ((64, 256), 4, 4, 157, 98304),
+        ((16, 256), 4, 4, 56, 24576),
+        ((64, 64), 4, 2, 56, 8192),
+        ((64, 256), 8, 2, 97, 32768),
+    ],
+)
 def test_column_sum(block: tuple[int, int], warps: int, stages: int, registers: int, smem: int) -> None:
     space = {"block.m": (block[0],), "block.n": (block[1],), "num_warps": (warps,), "num_stages": (stages,)}
     found = by_rule(features(column_sum(4096, 4096), {"m": "loop", "n": "grid"}, **space), H200)

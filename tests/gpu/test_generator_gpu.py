@@ -1,5 +1,5 @@
-"""Generated kernels on the GPU against float64: the same cases and sampled schedules as in the interpreter, in float16 as
-it is and in bfloat16, descriptors and persistent grids included; and a tuned plan through torch.compile."""
+"""Generated kernels on the GPU against float64: the same cases and sampled schedules as in the interpreter, in float16
+as it is and in bfloat16, descriptors and persistent grids included; and a tuned plan through torch.compile."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def check(case: Case, schedules: int) -> int:
                 env[name] = torch.full(found.shape, poison, dtype=dtype, device="cuda")
             try:
                 launch = Launcher(kernel)
-            except Exception as error:  # what does not compile or fit is the search's to record; what runs must be right
-                assert type(error).__name__ in ("OutOfResources", "PTXASError", "RuntimeError"), repr(error)[:200]
+            except Exception as error:  # what does not compile or fit is the search's to record
+                assert type(error).__name__ in ("OutOfResources", "PTXASError", "RuntimeError"), repr(error)[:200]  # noqa: PT017
                 continue
             launch(env)
             tried += 1

@@ -205,6 +205,13 @@ def test_a_script_without_a_main_guard(tmp_path):
         "    print(worker.verify(Candidate('k', add_graph(1000), (TritonStep(add_kernel(1000)),))).status)\n"
     )
     root = str(Path(__file__).parents[2])
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200, cwd=root, check=False,
-                          env={**__import__("os").environ, "PYTHONPATH": f"{root}:" + __import__("os").environ.get("PYTHONPATH", "")})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=root,
+        check=False,
+        env={**__import__("os").environ, "PYTHONPATH": f"{root}:" + __import__("os").environ.get("PYTHONPATH", "")},
+    )
     assert done.stdout.split() == ["started", "ok"], done.stderr

@@ -46,6 +46,6 @@ def test_key_ignores_names_origins_and_device_but_not_strides() -> None:
 ])  # fmt: skip
 def test_faults_are_errors(change: object) -> None:
     data = json.loads(graph_to_json(sample()))
-    change(data)  # pyright: ignore
+    change(data)  # pyright: ignore[reportCallIssue]
     with pytest.raises(PlanError):
         graph_from_json(json.dumps(data))

@@ -116,7 +116,7 @@ def test_a_hang_is_killed_with_its_grandchildren(tmp_path):
 def test_leaving_the_pool_cancels_and_kills():
     stuck = add_kernel(1000, source="import time\ntime.sleep(300)\n" + HEADER)
     start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), CompilePool(90, workers=1, timeout_s=200) as pool:
+    with pytest.raises(KeyboardInterrupt), CompilePool(90, workers=1, timeout_s=200) as pool:  # noqa: PT012
         running, waiting = pool.submit(stuck), pool.submit(add_kernel(1))
         while not (running.running() and pool.pids()):
             time.sleep(0.05)

@@ -237,7 +237,7 @@ def test_newer_schema_and_foreign_database(tmp_path: Path) -> None:
     PlanStore(tmp_path).put(plan())
     with sqlite3.connect(tmp_path / "plans.sqlite") as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(StoreError, match="newer autofuse .schema 7.: upgrade"):
+    with pytest.raises(StoreError, match=r"newer autofuse .schema 7.: upgrade"):
         PlanStore(tmp_path).list()
     other = tmp_path / "other"
     other.mkdir()

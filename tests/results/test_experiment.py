@@ -35,8 +35,10 @@ def test_a_figure_a_line_and_a_missed_goal_stays(tmp_path: Path) -> None:
 
 def made_again(path: Path) -> list[experiment.Figure]:
     found = experiment.read(path)
-    return [experiment.Figure(f.row, f.metric, f.value, f.unit, f.goal, f.better, f.device, f.versions, f.git_sha, f.when)
-            for f in found]  # fmt: skip
+    return [
+        experiment.Figure(f.row, f.metric, f.value, f.unit, f.goal, f.better, f.device, f.versions, f.git_sha, f.when)
+        for f in found
+    ]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,8 @@ def test_a_malformed_ledger_is_a_plan_error(data: object) -> None:
 def test_the_table_labels_each_time() -> None:
     both = entry(timing="measured", fused=Side(time_us=20.0), apart=Side(time_us=45.0))
     guessed = entry(timing="measured", fused=Side(time_us=20.0, predicted_us=21.0), apart=Side(predicted_us=45.0))
-    for found, words in ((both, ("20.0 us", "45.0 us", "(measured)")), (guessed, ("21.0 us", "45.0 us", "(predicted)"))):
+    measured, predicted = ("20.0 us", "45.0 us", "(measured)"), ("21.0 us", "45.0 us", "(predicted)")
+    for found, words in ((both, measured), (guessed, predicted)):
         out = StringIO()
         Console(file=out, width=200).print(ledger_table([found]))
         assert all(word in out.getvalue() for word in (*words, "67.1 MB"))

@@ -37,9 +37,17 @@ def store_plan(store: Path, graph: Graph, **changes: Any) -> None:
     """A plan of library calls: one group for each op that is no view."""
     groups = tuple(PlannedGroup((op.name,), op.outputs, "aten") for op in graph.ops if not op.is_view)
     given: dict[str, Any] = {
-        "graph": graph, "graph_key": graph_key(graph), "workload": "test", "shape": {}, "target": "h200",
-        "environment": current_environment(), "groups": groups, "timing": "predicted", "total_us": 1.0, "unfused_us": 1.0,
-    }  # fmt: skip
+        "graph": graph,
+        "graph_key": graph_key(graph),
+        "workload": "test",
+        "shape": {},
+        "target": "h200",
+        "environment": current_environment(),
+        "groups": groups,
+        "timing": "predicted",
+        "total_us": 1.0,
+        "unfused_us": 1.0,
+    }
     PlanStore(store).put(make_plan(**{**given, **changes}))
 
 
@@ -175,7 +183,7 @@ def test_corrupt_store_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_on_miss_error_and_wrong_options(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="no plan: no plan for this graph in .*autofuse tune"):
+    with pytest.raises(Exception, match=r"no plan: no plan for this graph in .*autofuse tune"):
         compiled(tmp_path, on_miss="error")(*args())
     for wrong in ({"on_miss": "panic"}, {"executor": "tpu"}):
         with pytest.raises(UsageError, match="expected one of"):
@@ -223,7 +231,7 @@ def test_modules_and_attention_survive_a_miss(tmp_path: Path) -> None:
     seen: list[torch.fx.GraphModule] = []
     fallback = backend_module._fallback  # pyright: ignore[reportPrivateUsage]
     try:
-        backend_module._fallback = lambda gm, *a: (seen.append(gm), fallback(gm, *a))[1]  # pyright: ignore
+        backend_module._fallback = lambda gm, *a: (seen.append(gm), fallback(gm, *a))[1]  # pyright: ignore[reportPrivateUsage]
         torch.testing.assert_close(compiled(tmp_path, attend)(q), attend(q))
     finally:
         backend_module._fallback = fallback  # pyright: ignore[reportPrivateUsage]

@@ -214,10 +214,25 @@ def test_count_adds_up(name: str) -> None:
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (7, 7, 7), (7, 4097, 33), (4097, 7, 1000), (3, 262144, 4097)])
 def test_odd_sizes_have_candidates(sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
-    programs = [softmax(m, n), ALL["rms_norm"](m, n), column_sum(n, m), ALL["layer_norm_backward"](m, n), matmul(m, n, k),
-                ALL["broadcast"](m, n), ALL["transpose"](m, n), ALL["sibling_stores"](m, n), flat(n), matvec(n, k),
-                gated(m, n, k), ALL["chain"](m, k, n, 7), attention(2, m, n, 7), ALL["linear_cross_entropy"](m, n, k),
-                ALL["head_norm"](m, 3, 7, k), ALL["low_rank"](m, n, k, 3), ALL["total"](n)]  # fmt: skip
+    programs = [
+        softmax(m, n),
+        ALL["rms_norm"](m, n),
+        column_sum(n, m),
+        ALL["layer_norm_backward"](m, n),
+        matmul(m, n, k),
+        ALL["broadcast"](m, n),
+        ALL["transpose"](m, n),
+        ALL["sibling_stores"](m, n),
+        flat(n),
+        matvec(n, k),
+        gated(m, n, k),
+        ALL["chain"](m, k, n, 7),
+        attention(2, m, n, 7),
+        ALL["linear_cross_entropy"](m, n, k),
+        ALL["head_norm"](m, 3, 7, k),
+        ALL["low_rank"](m, n, k, 3),
+        ALL["total"](n),
+    ]
     for program in programs:
         space = for_family(classify(program).name, 90)
         usable = [kinds for kinds in space.assignments(program) if Candidates(space, program, kinds).mask.any()]
