@@ -92,8 +92,9 @@ def line(event: Progress, timing: str, run: RunStarted | None) -> str:
     if event.failures:
         parts.append("failed: " + ", ".join(f"{count} {status}" for status, count in sorted(event.failures.items())))
     if event.best_us is not None:
-        known = event.eager_us and event.best_us > 0
-        against = f" ({event.eager_us / event.best_us:.2f}x against unfused)" if known else ""
+        against = ""
+        if event.eager_us and event.best_us > 0:
+            against = f" ({event.eager_us / event.best_us:.2f}x against unfused)"
         parts.append(f"best {event.best_us:.1f} us {timing}{against}")
     budget = run.budget_seconds if run else None
     parts.append(f"{event.elapsed_seconds:.0f} s" + (f" of {budget:.0f}" if budget is not None else ""))
@@ -104,7 +105,8 @@ def summary(result: TuneResult) -> str:
     name = f"{result.workload}{shape_text(result.shape)}"
     if result.total_us is None:
         return f"{name}: {result.status}{': ' + result.detail if result.detail else ''}"
-    known = result.unfused_us and result.total_us
-    against = f", {result.unfused_us / result.total_us:.2f}x against unfused" if known else ""
+    against = ""
+    if result.unfused_us and result.total_us:
+        against = f", {result.unfused_us / result.total_us:.2f}x against unfused"
     budget = " (budget ended; the best so far is kept)" if result.status == "budget" else ""
     return f"{name}: {result.total_us:.1f} us {result.timing}{against}, {result.seconds:.1f} s{budget}"

@@ -47,9 +47,7 @@ class Kernel:
     @staticmethod
     def from_json(text: str) -> Kernel:
         data = json.loads(text)
-        data["parameters"] = tuple(
-            Parameter(**_tuples(p)) for p in data["parameters"]
-        )
+        data["parameters"] = tuple(Parameter(**_tuples(p)) for p in data["parameters"])
         data["constants"] = tuple((name, value) for name, value in data["constants"])
         data["grid"] = tuple(data["grid"])
         data["zeroed"] = tuple(data["zeroed"])

@@ -211,9 +211,7 @@ class _Builder:
 
         return sorted(items, key=rank)
 
-    def evaluate(
-        self, roots: Sequence[int], have: frozenset[int]
-    ) -> tuple[list[Statement], frozenset[int]]:
+    def evaluate(self, roots: Sequence[int], have: frozenset[int]) -> tuple[list[Statement], frozenset[int]]:
         """Compute statements for nodes that are not there yet, operands first."""
         statements: list[Statement] = []
         done = set(have)

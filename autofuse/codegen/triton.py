@@ -252,9 +252,7 @@ class _Emitter:
     def use_descriptor(self, node: int) -> bool:
         return self.schedule.access == "descriptor" and node in self.direct
 
-    def descriptor_load(
-        self, described: tuple[Parameter, str, tuple[str, ...]], dims: tuple[str, ...]
-    ) -> str:
+    def descriptor_load(self, described: tuple[Parameter, str, tuple[str, ...]], dims: tuple[str, ...]) -> str:
         parameter, starts, held = described
         self.descriptors[parameter.name] = parameter
         text = f"{parameter.name}.load([{starts}])"

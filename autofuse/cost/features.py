@@ -51,7 +51,7 @@ class Features:
     def __len__(self) -> int:
         return len(self.columns["tiles"])
 
-    def take(self, rows: NDArray[np.integer[Any]] | NDArray[np.bool_] | slice) -> Features:
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Features:
         return Features({name: column[rows] for name, column in self.columns.items()})
 
     def recording(self) -> dict[str, Array]:
@@ -204,7 +204,9 @@ def _instructions(geometry: Geometry, work: Work) -> dict[str, Array]:
 
 def _products(geometry: Geometry, work: Work) -> dict[str, Array]:
     zero = np.zeros(geometry.n)
-    found: dict[str, Array] = dict.fromkeys(("tensor16_flops", "tensor8_flops", "simt_flops", "dot_smem_bytes", "dot_registers"), zero)
+    found: dict[str, Array] = dict.fromkeys(
+        ("tensor16_flops", "tensor8_flops", "simt_flops", "dot_smem_bytes", "dot_registers"), zero
+    )
     shape: dict[str, Array] = dict.fromkeys(("dot_rows", "dot_columns", "dot_depth"), zero)
     most = zero
     for product in work.products:

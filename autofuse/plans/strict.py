@@ -120,10 +120,6 @@ def number(value: object, where: str) -> float:
     return float(value)
 
 
-def optional(read: Callable[[object, str], Any]) -> Callable[[object, str], Any]:
-    return lambda value, where: None if value is None else read(value, where)
-
-
 def items(value: object, where: str, read: Callable[[object, str], Any], least: int = 0) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple) or not least <= len(value) <= MAX_ITEMS:
         raise PlanError(f"{where}: expected a list of {least} to {MAX_ITEMS} items, got {_shown(value)}")

@@ -88,8 +88,9 @@ def compile(  # noqa: A001  (the public name is torch's)
     given = {"target": target, "store": None if store is None else str(store), "on_miss": on_miss, "executor": executor}
     Options.read(None, given)
     # Dynamo tells caches apart by the options, so an unset one is left out.
-    options = {name: value for name, value in given.items() if value is not None}
-    return torch.compile(fn, backend=autofuse, options=options, fullgraph=fullgraph, dynamic=dynamic)
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    compiler: Any = torch.compile  # its overloads part functions from decorators; here fn may be either
+    return compiler(fn, backend=autofuse, options=options, fullgraph=fullgraph, dynamic=dynamic)
 
 
 def autofuse(

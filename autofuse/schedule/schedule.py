@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, fields
+from typing import cast
 
 from autofuse.errors import InvalidSchedule
 
@@ -72,15 +73,18 @@ class Schedule:
         return json.dumps(self.to_dict(), separators=(",", ":"))
 
     @staticmethod
-    def from_dict(data: Any) -> Schedule:
+    def from_dict(given: object) -> Schedule:
         """Raises InvalidSchedule, naming the field, on anything that to_dict does not make."""
         known = {f.name: f.type for f in fields(Schedule)}
-        if not isinstance(data, dict) or set(data) - set(known):
+        data = cast("dict[str, object]", given)
+        if not isinstance(given, dict) or set(data) - set(known):
             raise InvalidSchedule(
-                f"schedule has unknown fields: {sorted(set(data) - set(known)) if isinstance(data, dict) else data!r}"
+                f"schedule has unknown fields: {sorted(set(data) - set(known)) if isinstance(given, dict) else data!r}"
             )
-        roles = data.get("roles")
-        if not isinstance(roles, dict) or not all(isinstance(r, str) for r in roles.values()):
+        mapped = data.get("roles")
+        roles = cast("dict[str, str]", mapped)
+        texts = list(cast("dict[str, object]", mapped).values()) if isinstance(mapped, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
             raise InvalidSchedule("schedule.roles must map axis names to roles")
         knobs: dict[str, object] = {}
         for name, kind in known.items():

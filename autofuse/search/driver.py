@@ -51,7 +51,8 @@ def tune(
     request: TuneRequest, on_event: OnEvent = lambda _event: None, functions: Mapping[str, Function] | None = None
 ) -> list[TuneResult]:
     """One result a workload and shape, in order. functions: workloads that are at hand under the names of the
-    request. A wrong workload is a "failed" result; what is wrong with the run as a whole (target, store, results folder) raises an AutofuseError before anything is done."""
+    request. A wrong workload is a "failed" result; what is wrong with the run as a whole (target, store, results
+    folder) raises an AutofuseError before anything is done."""
     target = resolve(request.target)
     effort_of(request.effort)
     with ExitStack() as stack:

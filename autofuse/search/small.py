@@ -22,6 +22,7 @@ from autofuse.measure.supervisor import Worker
 from autofuse.search.finish import Chosen
 from autofuse.search.graph import Outcome
 from autofuse.search.pool import parse_config
+from autofuse.search.rounds import VERIFY_STATUS
 
 ELEMENTS = 400_000
 """Most elements of all values of the small graph together: the interpreter does near 10 million a second."""
@@ -33,8 +34,8 @@ def check_small(
     spec: str, shape: Mapping[str, int], graph: Graph, chosen: Chosen, outcome: Outcome, target: Target, seed: int,
     note: Callable[[str], None],
 ) -> Chosen:  # fmt: skip
-    """`chosen` with `verified` set, which may say that it is wrong; where no small instance can be had or run, a note says
-    why and it stays None."""
+    """`chosen` with `verified` set, which may say that it is wrong; where no small instance can be had or run, a note
+    says why and it stays None."""
     small = small_graph(spec, shape, graph)
     if isinstance(small, str):
         note(f"numbers not checked: {small}")

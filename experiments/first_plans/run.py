@@ -151,12 +151,14 @@ def one(row: Row, store: Path, options: argparse.Namespace, experiment: Experime
     kinds = ", ".join(f"{g.name}: {g.implementation}" for g in result.groups)
     print(
         f"{row.name}: {mine:.1f} us, max-autotune {found['max-autotune']:.1f} ({found['max-autotune'] / mine:.2f}x), "
-        f"default {found['default']:.1f}, eager {found['eager']:.1f}; tuned in {seconds:.0f} s; error {error:.2g}; {kinds}; "
+        f"default {found['default']:.1f}, eager {found['eager']:.1f}; "
+        f"tuned in {seconds:.0f} s; error {error:.2g}; {kinds}; "
         f"{counters.counts()}", flush=True,
     )  # fmt: skip
     for group in result.groups:
         print(
-            f"    {group.name} {dict(group.config)} regs {group.n_regs} predicted {group.predicted_us} measured {group.measured_us}",
+            f"    {group.name} {dict(group.config)} regs {group.n_regs} "
+            f"predicted {group.predicted_us} measured {group.measured_us}",
             flush=True,
         )
 

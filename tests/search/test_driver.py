@@ -1,5 +1,5 @@
-"""A whole tuning run without a GPU: plans that the run-time path finds and that compute the right numbers, runs that are
-killed or interrupted and go on without doing anything twice."""
+"""A whole tuning run without a GPU: plans that the run-time path finds and that compute the right numbers, runs that
+are killed or interrupted and go on without doing anything twice."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     folder = tmp_path_factory.mktemp("tuned")
     (folder / "w.py").write_text(WORKLOADS)
     said: list[str] = []
-    request = TuneRequest(tuple(f"{folder}/w.py:{name}" for name in NAMES), target="h200", budget_trials=2, store=folder)
+    request = TuneRequest(
+        tuple(f"{folder}/w.py:{name}" for name in NAMES), target="h200", budget_trials=2, store=folder
+    )
     found = tune(request, lambda event: said.append(event.text) if isinstance(event, events.Note) else None)
     return folder, dict(zip(NAMES, found, strict=True)), said
 
