@@ -66,7 +66,7 @@ class Bare:
             return self.fn(*self.args)
 
 
-def contestants(row: Row, fn: Any, args: tuple[Any, ...], store: Path) -> dict[str, Callable[[], Any]]:
+def contestants(fn: Any, args: tuple[Any, ...], store: Path) -> dict[str, Callable[[], Any]]:
     fast = {"mode": "max-autotune-no-cudagraphs"}
     return {
         "autofuse": Bare(autofuse_compile(fn, store=store, on_miss="error"), args),
@@ -76,10 +76,10 @@ def contestants(row: Row, fn: Any, args: tuple[Any, ...], store: Path) -> dict[s
     }
 
 
-def times(row: Row, fn: Any, args: tuple[Any, ...], store: Path) -> dict[str, float]:
+def times(fn: Any, args: tuple[Any, ...], store: Path) -> dict[str, float]:
     watch = CudaStopwatch()
     names, runs = [], {}
-    for name, call in contestants(row, fn, args, store).items():
+    for name, call in contestants(fn, args, store).items():
         for _ in range(2):
             call()
         torch.cuda.synchronize()
@@ -114,7 +114,7 @@ def main() -> None:
     for row in wanted:
         try:
             one(row, store, options, experiment)
-        except Exception as error:  # noqa: BLE001  (one row's failure is a line of the report, not the end of it)
+        except Exception as error:  # one row's failure is a line of the report, not the end of it
             if not experiment.figures:
                 raise
             print(f"{row.name}: failed: {type(error).__name__}: {error}", flush=True)
@@ -137,7 +137,7 @@ def one(row: Row, store: Path, options: argparse.Namespace, experiment: Experime
     fn, args = load(row.workload, shape, "cuda")
     counters.reset()
     error = difference(fn, args, store)
-    found = times(row, fn, args, store)
+    found = times(fn, args, store)
     mine = found["autofuse"]
     for name, value in found.items():
         experiment.add(row.name, f"{name} time", value, "us", better="lower")
