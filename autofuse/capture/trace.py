@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(_quiet("torch._subclasses.fake_tensor"))
             mode = _fake_mode((fn, *args))
             if mode is not None:
                 stack.enter_context(mode)
@@ -84,6 +86,18 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
     if not found:
         raise CaptureError("the function has no tensor operation that torch.compile captures")
     return tuple(found)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """torch logs a traceback for the user's own mistake, which is raised as well: ours says it in one line."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _reason(error: BaseException) -> str:

@@ -183,5 +183,5 @@ def _fake_tensors() -> Iterator[None]:
 
 def _describe(value: Any) -> str:
     if isinstance(value, tuple):
-        return f"({', '.join(type(item).__name__ for item in value)})"
-    return type(value).__name__
+        return f"({', '.join(type(item).__name__.removeprefix('Fake') for item in value)})"
+    return type(value).__name__.removeprefix("Fake")

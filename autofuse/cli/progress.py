@@ -108,5 +108,8 @@ def summary(result: TuneResult) -> str:
     against = ""
     if result.unfused_us and result.total_us:
         against = f", {result.unfused_us / result.total_us:.2f}x against unfused"
-    budget = " (budget ended; the best so far is kept)" if result.status == "budget" else ""
-    return f"{name}: {result.total_us:.1f} us {result.timing}{against}, {result.seconds:.1f} s{budget}"
+    early = {
+        "budget": " (budget ended; the best so far is kept)",
+        "interrupted": " (interrupted; the best so far is kept, --resume goes on)",
+    }.get(result.status, "")
+    return f"{name}: {result.total_us:.1f} us {result.timing}{against}, {result.seconds:.1f} s{early}"

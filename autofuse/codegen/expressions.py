@@ -69,6 +69,8 @@ class _Renderer:
         self.names = names
         self.dtypes = tuple(dtypes)
         self.compute = compute
+        self.known: dict[Apply, tuple[str, str]] = {}
+        """Each operation is asked for several times, so without it deep expressions would take exponential time."""
 
     def typed(self, expr: Expr, literals: str | None = None) -> tuple[str, str]:
         """(text, register dtype); a literal becomes a scalar tensor of dtype `literals`."""
@@ -81,7 +83,10 @@ class _Renderer:
                 kind = literals or ("bool" if isinstance(value, bool) else self.compute)
                 return f"tl.full([], {literal(value, kind)}, {triton_type(kind)})", kind
             case Apply():
-                return self.apply(expr)
+                found = self.known.get(expr)
+                if found is None:
+                    found = self.known[expr] = self.apply(expr)
+                return found
 
     def apply(self, expr: Apply) -> tuple[str, str]:
         fn, function = expr.fn, lookup(expr.fn)

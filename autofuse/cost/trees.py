@@ -2,7 +2,7 @@
 
 Each tree has at most 16 leaves. A row starts with all leaves possible; every test that sends it right rules out the
 leaves to the test's left; the lowest leaf that remains is its own (Lucchese et al., QuickScorer, SIGIR 2015). So a tree
-is 15 compares over a column at a time instead of a walk per row: 1 to 2 ms for 100,000 rows.
+is 15 compares over a column at a time instead of a walk per row.
 """
 
 from __future__ import annotations
@@ -45,15 +45,26 @@ class Forest:
         return total
 
     def _add(self, columns: NDArray[np.float32], total: NDArray[np.float64]) -> None:
-        for feature, threshold, mask, values in zip(self.feature, self.threshold, self.mask, self.values, strict=True):
-            alive = np.full(columns.shape[1], 0xFFFF, dtype=np.uint16)
-            for f, t, m in zip(feature.tolist(), threshold, mask.tolist(), strict=True):
-                if f < 0:
-                    break
-                gone = (columns[f] > t).astype(np.uint16)
-                gone *= np.uint16(0xFFFF ^ m)
-                alive &= ~gone
-            total += values[_LOWEST[alive]]
+        """Candidates of one program agree in most features, so most tests come out one way and are not made by row."""
+        low, high = columns.min(axis=1), columns.max(axis=1)
+        there = self.feature >= 0
+        right = there & (low[self.feature] > self.threshold)
+        open_ = there & ~right & ~(high[self.feature] <= self.threshold)  # so that NaN leaves a test open
+        gone = ~self.mask
+        known = np.bitwise_or.reduce(np.where(right, gone, np.uint16(0)), axis=1)
+        above, lost = np.empty(columns.shape[1], dtype=bool), np.empty(columns.shape[1], dtype=np.uint16)
+        dead = np.empty_like(lost)
+        for tree, values in enumerate(self.values):
+            tests = np.flatnonzero(open_[tree])
+            if not tests.size:
+                total += values[_LOWEST[0xFFFF ^ int(known[tree])]]
+                continue
+            dead[:] = known[tree]
+            for test in tests.tolist():
+                np.greater(columns[self.feature[tree, test]], self.threshold[tree, test], out=above)
+                np.multiply(above, gone[tree, test], out=lost)
+                np.bitwise_or(dead, lost, out=dead)
+            total += values[_LOWEST[~dead]]
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         return {
