@@ -86,7 +86,7 @@ def run(request: TuneRequest) -> tuple[Sequence[TuneResult], int]:
             return view.finished, output.INTERRUPTED
     for result in found:
         if result.status == "interrupted":
-            output.note(f"interrupted: {summary(result)}; all is kept, the same command with --resume goes on")
+            output.note(f"interrupted: {summary(result)}")
         if result.status in ("no_plan", "failed"):
             output.error(summary(result))
     return found, exit_code(found)

@@ -361,7 +361,8 @@ def unify(program: Program, accesses: Iterable[tuple[str, tuple[Index, ...]]]) -
     sizes = program.sizes
     by_value: dict[str, list[tuple[Index, ...]]] = {}
     for value, index in accesses:
-        by_value.setdefault(value, []).append(index)
+        if not any(part.nodes for part in index):
+            by_value.setdefault(value, []).append(index)
     renames: dict[str, str] = {}
     rank = {axis.name: i for i, axis in enumerate(program.axes)}
     frees = [set(free) for free in program.free]
@@ -396,21 +397,20 @@ def unify(program: Program, accesses: Iterable[tuple[str, tuple[Index, ...]]]) -
 def _pairs(first: tuple[Index, ...], second: tuple[Index, ...], sizes: dict[str, int]) -> set[tuple[str, str]] | None:
     pairs: set[tuple[str, str]] = set()
     for a, b in zip(first, second, strict=True):
-        if a.const != b.const or a.nodes or b.nodes:
+        if a.const != b.const:
             return None
         if len(a.terms) != len(b.terms):
             _split_for(a, b, sizes)
             return None
-        terms = zip(sorted(a.terms, key=_coefficient), sorted(b.terms, key=_coefficient), strict=True)
-        for (var_a, step_a), (var_b, step_b) in terms:
+        for (var_a, step_a), (var_b, step_b) in zip(_by_step(a), _by_step(b), strict=True):
             if step_a != step_b or sizes[str(var_a)] != sizes[str(var_b)]:
                 return None
             pairs.add((str(var_a), str(var_b)))
     return pairs
 
 
-def _coefficient(term: tuple[object, int]) -> int:
-    return term[1]
+def _by_step(index: Index) -> Sequence[tuple[str | int, int]]:
+    return sorted(index.terms, key=lambda term: term[1]) if len(index.terms) > 1 else index.terms
 
 
 def _split_for(a: Index, b: Index, sizes: dict[str, int]) -> None:
@@ -436,9 +436,11 @@ def rebuild(program: Program, axes: Sequence[Axis], mapping: dict[str, Index], n
     moved: dict[int, int] = {}
     origins: dict[int, str] = {}
     wanted = _live(program)
+    axis_of: dict[str | int, Index] = {**mapping}
 
     def index(old: Index) -> Index:
-        return old.substitute({**mapping, **{n: Index.of(moved[n]) for n in old.nodes}})
+        nodes = old.nodes
+        return old.substitute({**axis_of, **{n: Index.of(moved[n]) for n in nodes}} if nodes else axis_of)
 
     for position, node in enumerate(program.nodes):
         if position not in wanted:

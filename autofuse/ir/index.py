@@ -36,10 +36,15 @@ class Index:
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.terms, self.const + other)
+        if not self.terms or not other.terms:
+            return Index(self.terms or other.terms, self.const + other.const)
         return _collect((*self.terms, *other.terms), self.const + other.const)
 
     def __mul__(self, factor: int) -> Index:
-        return _collect(((var, coefficient * factor) for var, coefficient in self.terms), self.const * factor)
+        if factor == 1:
+            return self
+        terms = tuple((var, coefficient * factor) for var, coefficient in self.terms) if factor else ()
+        return Index(terms, self.const * factor)
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ class _Run:
         except NoValidPlan as error:
             result = self.nothing(spec, dims, events.NO_PLAN, str(error))
         except KeyboardInterrupt:
-            result = self.nothing(spec, dims, events.INTERRUPTED, "what was measured is kept")
+            result = self.nothing(spec, dims, events.INTERRUPTED, "what was measured is kept, --resume goes on")
         result = replace(result, seconds=time.perf_counter() - started)
         self.log.record(self.row(result))
         self.on_event(events.WorkloadFinished(result))
