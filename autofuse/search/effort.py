@@ -25,7 +25,7 @@ class Effort:
 
 
 EFFORTS = {
-    # A round of 24 compiles takes 3 s on 8 cores, one of 12 timings 2 s; two rounds of three groups end near 30 s.
+    # Chosen by judgement. On an H200 with 16 cores, quick took 7 to 26 s a workload (experiments/first_plans).
     "quick": Effort("quick", 400, 512, 8192, 24, 12, 2, Rounds(screen=4, rounds=12, confirm=12)),
     "full": Effort("full", 2000, 2048, 65536, 48, 24, 6, Rounds(screen=5, rounds=24, confirm=24)),
 }

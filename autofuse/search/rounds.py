@@ -27,7 +27,8 @@ from autofuse.search.pool import score
 from autofuse.search.strategies import Outcome, make_strategy
 
 SPILL_LIMIT_BYTES = 512
-"""A kernel that spills more than this a thread lost by 2x and more wherever it was timed; it is not timed."""
+"""A kernel that spills more than this a thread is not timed. A guess, on the side of timing: up to 344 bytes were among
+the timed ones of a softmax over 65536 columns (1.0 to 1.3 times its best); beyond 512 nothing was ever timed."""
 
 VERIFY_STATUS = {"wrong": "verify_wrong", "unwritten": "verify_unwritten", "out_of_bounds": "verify_out_of_bounds"}
 
