@@ -57,10 +57,8 @@ def find(store: PlanStore, what: str, dims: dict[str, int] | None = None, target
     raise PlanError(f"no plan{narrowed} for {what} in {store.path}, which has {known}; make one: autofuse tune {what}")
 
 
-def described(plan: Plan) -> dict[str, Any]:
-    """The plan's JSON with each ledger entry's sentence."""
-    from autofuse.results.explain import from_list, to_list
-
+def brief(plan: Plan) -> dict[str, Any]:
+    """What every JSON document says of a plan first."""
     return {
         "plan_id": plan.plan_id,
         "workload": plan.workload,
@@ -69,6 +67,15 @@ def described(plan: Plan) -> dict[str, Any]:
         "timing": plan.timing,
         "total_us": plan.total_us,
         "unfused_us": plan.unfused_us,
+    }
+
+
+def described(plan: Plan) -> dict[str, Any]:
+    """The plan's JSON with each ledger entry's sentence."""
+    from autofuse.results.explain import from_list, to_list
+
+    return {
+        **brief(plan),
         "groups": [
             {
                 "ops": list(group.ops),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autofuse.cli import options, output
+from autofuse.cli.explain import brief
 from autofuse.errors import AutofuseError, PlanError
 
 if TYPE_CHECKING:
@@ -124,13 +125,7 @@ def chosen(store: PlanStore, prefixes: list[str] | None) -> list[Plan]:
 
 def head(plan: Plan) -> dict[str, Any]:
     return {
-        "plan_id": plan.plan_id,
-        "workload": plan.workload,
-        "shape": dict(plan.shape),
-        "target": plan.target,
-        "timing": plan.timing,
-        "total_us": plan.total_us,
-        "unfused_us": plan.unfused_us,
+        **brief(plan),
         "groups": len(plan.groups),
         "graph_key": plan.graph_key,
         "created": plan.created,

@@ -6,11 +6,8 @@ from collections.abc import Callable, Sequence
 
 from autofuse.errors import InvalidSchedule
 from autofuse.ir.program import Program
+from autofuse.schedule.families import next_pow2
 from autofuse.schedule.schedule import Schedule
-
-
-def next_power_of_two(value: int) -> int:
-    return 1 << max(value - 1, 0).bit_length()
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -25,9 +22,7 @@ class Layout:
         self.schedule = schedule
         self.order = tuple(order)
         self.roles = {axis.name: schedule.role(axis.name) for axis in program.axes}
-        self.blocks = {
-            a: next_power_of_two(program.sizes[a]) if r.kind == "whole" else r.block for a, r in self.roles.items()
-        }
+        self.blocks = {a: next_pow2(program.sizes[a]) if r.kind == "whole" else r.block for a, r in self.roles.items()}
         for axis, block in self.blocks.items():
             if block < 1 or block & (block - 1):
                 raise InvalidSchedule(f"axis {axis}: block {block} is not a power of two")

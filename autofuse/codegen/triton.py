@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autofuse.codegen.access import descriptor_of
 from autofuse.codegen.expressions import register_dtype, render, triton_type
 from autofuse.codegen.kernel import Kernel, Parameter
-from autofuse.codegen.layout import Layout, next_power_of_two
+from autofuse.codegen.layout import Layout
 from autofuse.codegen.looptree import Accumulate, Compute, Finish, Loop, LoopTree, Statement, Write, build_tree
 from autofuse.errors import InvalidSchedule
 from autofuse.fusion.rewrites import softmax_maxima
@@ -643,6 +643,3 @@ def combine(fn: str, accumulator: str, part: str, dtype: str, softmax: bool) -> 
             return f"tl.{which}({accumulator}, {part}{nan})"
         case _:
             raise ValueError(f"no combination for {fn}")
-
-
-__all__ = ["emit", "next_power_of_two"]

@@ -9,16 +9,13 @@ from numpy.typing import NDArray
 
 from autofuse.cost.device import Target
 from autofuse.ir.program import Program
+from autofuse.schedule.families import next_pow2
 
 Array = NDArray[np.float64]
 DEFAULTS = {
     "num_warps": 4, "num_stages": 2, "group": 1, "persistent": 0, "flatten": 0, "access": 0, "eviction": 0,
     "maxnreg": 0,
 }  # fmt: skip
-
-
-def next_power_of_two(value: int) -> int:
-    return 1 << max(value - 1, 0).bit_length()
 
 
 class Geometry:
@@ -37,7 +34,7 @@ class Geometry:
         self.parts: dict[str, Array] = {}
         for axis, size in program.sizes.items():
             whole = self.kinds[axis] == "whole"
-            self.block[axis] = self.one * next_power_of_two(size) if whole else self.column(f"block.{axis}", 1)
+            self.block[axis] = self.one * next_pow2(size) if whole else self.column(f"block.{axis}", 1)
             self.parts[axis] = self.column(f"parts.{axis}", 1) if self.kinds[axis] == "split" else self.one
         self.count = {a: np.ceil(max(size, 1) / self.block[a]) for a, size in program.sizes.items()}
         self.trips = {a: np.ceil(self.count[a] / self.parts[a]) for a in program.sizes}

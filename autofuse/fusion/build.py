@@ -28,7 +28,7 @@ from autofuse.ir.graph import (
     Strided,
     Take,
 )
-from autofuse.ir.index import Index, NotAffine, SplitNeeded, linearize
+from autofuse.ir.index import Index, NotAffine, SplitNeeded
 from autofuse.ir.program import (
     Axis,
     ContractNode,
@@ -39,8 +39,7 @@ from autofuse.ir.program import (
     Program,
     ReduceNode,
     Store,
-    node_indices,
-    operands,
+    closure,
 )
 
 MAX_SPLITS = 64
@@ -287,7 +286,6 @@ class _Builder:
         types |= {node.value: self.graph.types[node.value] for node in self.nodes if isinstance(node, Load)}
         axes = tuple(Axis(name, size) for name, size in self.sizes.items())
         program = Program(axes, tuple(self.nodes), tuple(stores[v] for v in outputs), types, self.origins)
-        self.instance_index = {(name, at): node for (name, at), node in self.instances.items()}
         return unify(program, tuple(self.instances))
 
     def stored_at(self, name: str, shape: tuple[int, ...]) -> tuple[Index, ...] | None:
@@ -435,7 +433,7 @@ def rebuild(program: Program, axes: Sequence[Axis], mapping: dict[str, Index], n
     ids: dict[Node, int] = {}
     moved: dict[int, int] = {}
     origins: dict[int, str] = {}
-    wanted = _live(program)
+    wanted = closure(program, *(store.node for store in program.stores))
     axis_of: dict[str | int, Index] = {**mapping}
 
     def index(old: Index) -> Index:
@@ -479,17 +477,6 @@ def _moved(node: int | None, moved: dict[int, int]) -> int | None:
     return None if node is None else moved[node]
 
 
-def _live(program: Program) -> set[int]:
-    wanted: set[int] = set()
-    stack = [store.node for store in program.stores]
-    while stack:
-        node = stack.pop()
-        if node not in wanted:
-            wanted.add(node)
-            stack += operands(program.nodes[node])
-    return wanted
-
-
 NAMES = ("m", "n", "p", "q", "u", "v", "w", "z")
 REDUCED_NAMES = ("k", "l", "r", "s", "t")
 
@@ -509,11 +496,3 @@ def _letters(letters: Sequence[str]) -> Iterable[str]:
     for count in range(2, 99):
         for letter in letters:
             yield f"{letter}{count}"
-
-
-def offset(program: Program, value: str, index: tuple[Index, ...]) -> Index:
-    """Element offset of an access, from the value's strides."""
-    return linearize(index, program.types[value].strides)
-
-
-__all__ = ["NotFusible", "build", "node_indices", "offset", "rebuild", "rename"]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
-from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, operands
+from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, closure, operands
 
 
 def variants(program: Program) -> dict[tuple[str, ...], Program]:
@@ -207,18 +207,6 @@ def _skip_identity(program: Program, node: int) -> int:
         node = found.operands[0]
         found = program.nodes[node]
     return node
-
-
-def closure(program: Program, node: int) -> set[int]:
-    """The node and everything that it is computed from."""
-    found: set[int] = set()
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        if top not in found:
-            found.add(top)
-            stack += operands(program.nodes[top])
-    return found
 
 
 def moments(program: Program) -> Program | None:

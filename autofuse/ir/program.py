@@ -158,3 +158,15 @@ def operands(node: Node) -> tuple[int, ...]:
             return (node.left, node.right)
         case _:
             return tuple(n for index in node_indices(node) for n in index.nodes)
+
+
+def closure(program: Program, *roots: int) -> set[int]:
+    """The nodes named and everything that they are computed from."""
+    found: set[int] = set()
+    stack = list(roots)
+    while stack:
+        top = stack.pop()
+        if top not in found:
+            found.add(top)
+            stack += operands(program.nodes[top])
+    return found

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from autofuse.codegen.kernel import Kernel
-from autofuse.codegen.triton import emit
 from autofuse.cost.device import Target
 from autofuse.errors import NoValidPlan
-from autofuse.fusion.build import build
 from autofuse.fusion.cover import Cover
 from autofuse.fusion.group import Group, kernel_name
 from autofuse.fusion.library import implementations, with_ops
-from autofuse.fusion.rewrites import apply
 from autofuse.fusion.subgraph import index_ranges
 from autofuse.ir.graph import Graph
 from autofuse.measure.records import AtenStep, Candidate, Inputs, Step, Timed, TritonStep, Verified
 from autofuse.measure.supervisor import Worker, eager
+from autofuse.plans.plan import PlannedGroup
+from autofuse.runtime.layout import group_kernel
 from autofuse.search.graph import Outcome
 from autofuse.search.group import GroupSearch, Trial
-from autofuse.search.pool import parse_config
 
 WHOLE_PLANS = 3
 """Covers that are timed end to end: what stays in L2 between kernels breaks the additivity of their costs."""
@@ -39,32 +37,40 @@ class Chosen:
     timed: Timed | None
 
 
-def group_kernel(graph: Graph, group: Group, search: GroupSearch, trial: Trial, target: Target) -> Kernel:
-    """The kernel of a trial for one group of its canonical form, in that group's own names."""
-    assert search.pool is not None
-    rewrites, schedule = parse_config(search.pool.config_json(trial.position))
-    program = apply(build(graph, frozenset(group.ops), group.outputs), rewrites)
-    return emit(program, schedule, kernel_name(group.ops), target.multiprocessors)
+def planned(group: Group, search: GroupSearch, trial: Trial, evidence: Mapping[str, Any] | None = None) -> PlannedGroup:
+    """What a plan says of a group that runs a trial. A library call that stands for several ops (addmm) is named, so
+    that the executor makes the same one."""
+    if trial.is_library or search.pool is None:
+        name = search.libraries[trial.library][0]
+        return PlannedGroup(group.ops, group.outputs, "aten", None, (name,), evidence or {})
+    schedule, rewrites = search.pool.schedule(trial.position), search.pool.rewrites(trial.position)
+    return PlannedGroup(group.ops, group.outputs, "triton", schedule, rewrites, evidence or {})
+
+
+def trials_of(cover: Cover, outcome: Outcome) -> dict[Group, Trial]:
+    """What each group of a cover would run."""
+    return {group: outcome.searches[group].best() or outcome.searches[group].library() for group in cover.groups}
 
 
 def candidate_of_cover(
-    graph: Graph, cover: Cover, outcome: Outcome, target: Target, key: str
-) -> tuple[Candidate, dict[Group, Trial]]:
-    """A whole plan as steps over the whole graph, with the trial that each group runs."""
+    graph: Graph, trials: Mapping[Group, Trial], outcome: Outcome, target: Target, key: str
+) -> Candidate:
+    """A whole plan as steps over `graph`: the one that was searched, or one of the same ops at other sizes.
+
+    trials: in executable order. Raises PlanError where a schedule does not fit the graph.
+    """
     steps: list[Step] = []
-    trials: dict[Group, Trial] = {}
     whole = graph
-    for group in cover.groups:
+    for group, trial in trials.items():
         search = outcome.searches[group]
-        trial = search.best() or search.library()
-        trials[group] = trial
-        if trial.is_library:
+        if trial.is_library or search.pool is None:
             call = implementations(graph, group)[trial.library]
             whole = with_ops(whole, call.ops)
             steps.append(AtenStep(tuple(op.name for op in call.ops)))
         else:
-            steps.append(TritonStep(group_kernel(graph, group, search, trial, target)))
-    return Candidate(key, whole, tuple(steps)), trials
+            found = planned(group, search, trial)
+            steps.append(TritonStep(group_kernel(graph, found, kernel_name(group.ops), target.multiprocessors)))
+    return Candidate(key, whole, tuple(steps))
 
 
 def choose(outcome: Outcome, target: Target, worker: Worker | None, seed: int) -> Chosen:
@@ -77,25 +83,22 @@ def choose(outcome: Outcome, target: Target, worker: Worker | None, seed: int) -
     if not covers:
         raise NoValidPlan("the budget ended before any whole plan was compiled" if worker is None else
                           "the budget ended before any whole plan was measured")  # fmt: skip
-    plans = [
-        candidate_of_cover(graph, cover, outcome, target, f"cover{i}") for i, cover in enumerate(covers[:WHOLE_PLANS])
-    ]
     if worker is None:
         cover = covers[0]
         unfused = sum(outcome.searches[group].cost_us() for group in outcome.unfused.groups)
-        return Chosen(cover, plans[0][1], cover.cost, unfused, None, None, None)
+        return Chosen(cover, trials_of(cover, outcome), cover.cost, unfused, None, None, None)
     inputs = Inputs(seed=seed, ranges=index_ranges(graph))
-    verdicts = [worker.verify(plan[0], inputs) for plan in plans]
-    right = [(i, plan, verdict) for i, (plan, verdict) in enumerate(zip(plans, verdicts, strict=True)) if verdict.ok]
-    unfused, _ = candidate_of_cover(graph, outcome.unfused, outcome, target, "unfused")
-    timed = worker.time_plans([*(plan[0] for _, plan, _ in right), unfused, eager(graph)], inputs)
-    unfused_time, eager_time = timed[-2], timed[-1]
+    tried = [(cover, trials_of(cover, outcome)) for cover in covers[:WHOLE_PLANS]]
+    plans = [candidate_of_cover(graph, trials, outcome, target, f"cover{i}") for i, (_, trials) in enumerate(tried)]
+    verdicts = [worker.verify(plan, inputs) for plan in plans]
+    right = [item for item in zip(tried, plans, verdicts, strict=True) if item[2].ok]
+    unfused = candidate_of_cover(graph, trials_of(outcome.unfused, outcome), outcome, target, "unfused")
+    timed = worker.time_plans([*(plan for _, plan, _ in right), unfused, eager(graph)], inputs)
+    unfused_us, eager_us = timed[-2].median_us, timed[-1].median_us
     best: Chosen | None = None
-    for (i, (_, trials), verified), time in zip(right, timed, strict=False):
+    for ((cover, trials), _, verified), time in zip(right, timed, strict=False):
         if time.ok and (best is None or time.median_us < best.total_us):
-            best = Chosen(
-                covers[i], trials, time.median_us, unfused_time.median_us, eager_time.median_us, verified, time
-            )
+            best = Chosen(cover, trials, time.median_us, unfused_us, eager_us, verified, time)
     if best is None:
         raise NoValidPlan("no plan gave right results as a whole: " + "; ".join(
             f"{v.status} {v.detail}" for v in verdicts if not v.ok) or "timing failed")  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,13 +40,13 @@ class Outcome:
 
     graph: Graph
     key: str
-    cover: Cover
     unfused: Cover
     searches: dict[Group, GroupSearch]
     enumeration: Enumeration
     ended: str
     seconds: float
-    covers: list[Cover] = field(default_factory=list)
+    covers: list[Cover]
+    """The best few, best first."""
 
 
 @dataclass
@@ -109,7 +109,6 @@ class GraphTuner:
                 (call.name, calls_time(call.ops, self.graph.types, self.target).time_us) for call in calls
             )
             found = self.by_key[key] = GroupSearch(key, alone, group, program, pool, libraries, calls)
-        found.members.append(group)
         return found
 
     # --- the loop ---
@@ -138,10 +137,9 @@ class GraphTuner:
         if self.worker is None:
             for search in self.by_key.values():
                 search.close()
-        covers = self.covers(groups)
         unfused = unfused_cover(self.graph, groups)
-        return Outcome(self.graph, self.key, covers[0], unfused, self.searches, enumeration, ended,
-                       time.perf_counter() - self.started, covers)  # fmt: skip
+        return Outcome(self.graph, self.key, unfused, self.searches, enumeration, ended,
+                       time.perf_counter() - self.started, self.covers(groups))  # fmt: skip
 
     def costs(self, groups: Sequence[Group]) -> list[float]:
         return [self.searches[group].cost_us() for group in groups]

@@ -47,7 +47,7 @@ class Trial:
 
 @dataclass
 class GroupSearch:
-    """key: of the canonical program. members: the groups of the graph that it stands for."""
+    """key: of the canonical program; all groups of the graph that have it share this."""
 
     key: str
     graph: Graph
@@ -59,7 +59,6 @@ class GroupSearch:
     """Library implementations: name and predicted time, us."""
     calls: tuple[LibraryCall, ...] = ()
     strategy: Strategy | None = None
-    members: list[Group] = field(default_factory=list)
     trials: dict[int, Trial] = field(default_factory=dict)
     library_trials: dict[int, Trial] = field(default_factory=dict)
     binaries: dict[str, int] = field(default_factory=dict)
@@ -79,8 +78,8 @@ class GroupSearch:
         measured = self.measured()
         if measured:
             return measured[0]
-        alive = [t for t in self.trials.values() if t.status in ("kept", "compiled", "verified")]
-        alive += list(self.library_trials.values())
+        trials = (*self.trials.values(), *self.library_trials.values())
+        alive = [t for t in trials if t.status in ("kept", "compiled", "verified")]
         return min(alive, key=lambda t: t.predicted_us, default=None)
 
     def library(self) -> Trial:

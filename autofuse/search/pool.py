@@ -3,7 +3,6 @@ many to score. Candidates stay numbers until one is asked for."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -60,10 +59,6 @@ class Pool:
     def rewrites(self, position: int) -> tuple[str, ...]:
         return self.subspaces[self.which[position]].rewrites
 
-    def config_json(self, position: int) -> str:
-        """Canonical: what resume compares."""
-        return config_json(self.rewrites(position), self.schedule(position))
-
     def kernel(self, position: int, name: str, target: Target) -> Kernel:
         program = self.subspaces[self.which[position]].program
         return emit(program, self.schedule(position), name, target.multiprocessors)
@@ -74,16 +69,6 @@ class Pool:
         near = set(self.subspaces[sub].candidates.neighbours(int(self.index[position])).tolist())
         inside = np.flatnonzero(self.which == sub)
         return [int(p) for p in inside if int(self.index[p]) in near]
-
-
-def config_json(rewrites: tuple[str, ...], schedule: Schedule) -> str:
-    return json.dumps({"rewrites": list(rewrites), **schedule.to_dict()}, separators=(",", ":"))
-
-
-def parse_config(text: str) -> tuple[tuple[str, ...], Schedule]:
-    data = json.loads(text)
-    rewrites = tuple(data.pop("rewrites"))
-    return rewrites, Schedule.from_dict(data)
 
 
 def subspaces(program: Program, target: Target, space: Space | None = None) -> tuple[Subspace, ...]:

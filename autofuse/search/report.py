@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autofuse.cost.device import Target
+from autofuse.fusion.cover import unfused_cover
 from autofuse.fusion.group import Group, kernel_name
 from autofuse.ir.graph import Graph
-from autofuse.plans.plan import Plan, PlannedGroup, make_plan
+from autofuse.plans.plan import Plan, make_plan
 from autofuse.results.explain import to_list
 from autofuse.search import events
 from autofuse.search.events import Counts, GroupResult, TuneResult, Verification
-from autofuse.search.finish import Chosen, saved_bytes
+from autofuse.search.finish import Chosen, planned, saved_bytes
 from autofuse.search.graph import GraphTuner, Outcome
 from autofuse.search.group import GroupSearch, Trial
 from autofuse.search.journal import identity
@@ -53,15 +54,6 @@ def rivals(search: GroupSearch, chosen: Trial) -> list[dict[str, Any]]:
     ]
 
 
-def planned(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> PlannedGroup:
-    evidence = group_evidence(graph, group, search, trial)
-    if trial.is_library or search.pool is None:
-        # A library call that stands for several ops (addmm) is named, so that the executor makes the same one.
-        return PlannedGroup(group.ops, group.outputs, "aten", None, (search.libraries[trial.library][0],), evidence)
-    schedule, rewrites = search.pool.schedule(trial.position), search.pool.rewrites(trial.position)
-    return PlannedGroup(group.ops, group.outputs, "triton", schedule, rewrites, evidence)
-
-
 def plan_of(
     outcome: Outcome,
     chosen: Chosen,
@@ -70,7 +62,11 @@ def plan_of(
     target: Target,
     environment: Mapping[str, str],
 ) -> Plan:
-    groups = [planned(outcome.graph, g, outcome.searches[g], chosen.trials[g]) for g in chosen.cover.groups]
+    groups = [
+        planned(group, search, trial, group_evidence(outcome.graph, group, search, trial))
+        for group, trial in chosen.trials.items()
+        for search in (outcome.searches[group],)
+    ]
     evidence: dict[str, Any] = {
         "ledger": to_list(ledger(outcome, chosen.cover)),
         "ended": outcome.ended,
@@ -139,8 +135,6 @@ def dry_result(tuner: GraphTuner, workload: str, shape: Mapping[str, int], targe
     tuner.enumerate()
     groups = list(tuner.searches)
     cover = tuner.covers(groups)[0]
-    from autofuse.fusion.cover import unfused_cover
-
     unfused = sum(tuner.searches[g].cost_us() for g in unfused_cover(tuner.graph, groups).groups)
     found = tuple(
         GroupResult(

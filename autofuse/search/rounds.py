@@ -18,7 +18,7 @@ from autofuse.fusion.group import kernel_name
 from autofuse.fusion.library import LibraryCall, with_ops
 from autofuse.fusion.subgraph import index_ranges
 from autofuse.measure.compile import CompilePool
-from autofuse.measure.records import AtenStep, Candidate, Compiled, Inputs, TritonStep
+from autofuse.measure.records import AtenStep, Candidate, Compiled, Inputs, Timed, TritonStep
 from autofuse.measure.supervisor import Worker
 from autofuse.search.effort import Budget, Effort
 from autofuse.search.group import LIBRARY, GroupSearch, Trial
@@ -221,10 +221,7 @@ class GroupRounds:
             self.record_time(search, trial, timed)
         self.budget.spend(len(ready))
 
-    def record_time(self, search: GroupSearch, trial: Trial, timed: object) -> None:
-        from autofuse.measure.records import Timed
-
-        assert isinstance(timed, Timed)
+    def record_time(self, search: GroupSearch, trial: Trial, timed: Timed) -> None:
         trial.timed = timed
         if not timed.ok:
             trial.status, trial.detail = timed.status, timed.detail

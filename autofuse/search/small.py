@@ -8,20 +8,14 @@ from dataclasses import replace
 
 from autofuse.capture.trace import capture
 from autofuse.capture.workload import load
-from autofuse.codegen.triton import emit
 from autofuse.cost.device import Target
 from autofuse.errors import AutofuseError
-from autofuse.fusion.build import NotFusible, build
-from autofuse.fusion.group import kernel_name
-from autofuse.fusion.library import implementations, with_ops
-from autofuse.fusion.rewrites import apply
 from autofuse.fusion.subgraph import index_ranges
 from autofuse.ir.graph import AtenCall, Contract, Graph, Op, Symbol, TensorType
-from autofuse.measure.records import AtenStep, Candidate, Inputs, Step, TritonStep
+from autofuse.measure.records import Inputs
 from autofuse.measure.supervisor import Worker
-from autofuse.search.finish import Chosen
+from autofuse.search.finish import Chosen, candidate_of_cover
 from autofuse.search.graph import Outcome
-from autofuse.search.pool import parse_config
 from autofuse.search.rounds import VERIFY_STATUS
 
 ELEMENTS = 400_000
@@ -42,8 +36,8 @@ def check_small(
         note(f"numbers not checked: {small}")
         return chosen
     try:
-        candidate = transplant(small, chosen, outcome, target)
-    except (AutofuseError, NotFusible, KeyError) as error:
+        candidate = candidate_of_cover(small, chosen.trials, outcome, target, "small")
+    except AutofuseError as error:
         note(f"numbers not checked: the plan does not fit a small instance ({error})")
         return chosen
     with Worker("cpu") as worker:
@@ -123,20 +117,3 @@ def _retyped(op: Op) -> Op:
     if form is not None and getattr(form, "compute", None) == "bfloat16":
         form = replace(form, compute="float16")  # type: ignore[call-arg]
     return replace(op, call=AtenCall(call.target, change(call.args), kwargs), form=form)  # type: ignore[arg-type]
-
-
-def transplant(small: Graph, chosen: Chosen, outcome: Outcome, target: Target) -> Candidate:
-    """The chosen plan's steps over the small graph."""
-    steps: list[Step] = []
-    whole = small
-    for group in chosen.cover.groups:
-        search, trial = outcome.searches[group], chosen.trials[group]
-        if trial.is_library or search.pool is None:
-            call = implementations(small, group)[trial.library]
-            whole = with_ops(whole, call.ops)
-            steps.append(AtenStep(tuple(op.name for op in call.ops)))
-            continue
-        rewrites, schedule = parse_config(search.pool.config_json(trial.position))
-        program = apply(build(small, frozenset(group.ops), group.outputs), rewrites)
-        steps.append(TritonStep(emit(program, schedule, kernel_name(group.ops), target.multiprocessors)))
-    return Candidate("small", whole, tuple(steps))
