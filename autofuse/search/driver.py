@@ -203,7 +203,7 @@ class _Run:
                     trial.status, trial.detail = VERIFY_STATUS[verified.status], verified.detail
                     trial.verified, trial.recalled = verified, False
                     tuner.journal.trial(outcome.searches[group], trial)
-            outcome.covers = tuner.covers(list(tuner.searches))
+            outcome.covers = tuner.covers(list(tuner.searches), settled=True)
         raise NoValidPlan(f"{CHECKS} plans gave wrong results in the interpreter, the last: {why}")
 
     def tuner(

@@ -49,7 +49,7 @@ def planned(group: Group, search: GroupSearch, trial: Trial, evidence: Mapping[s
 
 def trials_of(cover: Cover, outcome: Outcome) -> dict[Group, Trial]:
     """What each group of a cover would run."""
-    return {group: outcome.searches[group].best() or outcome.searches[group].library() for group in cover.groups}
+    return {group: outcome.searches[group].runs() for group in cover.groups}
 
 
 def candidate_of_cover(
@@ -79,14 +79,13 @@ def choose(outcome: Outcome, target: Target, worker: Worker | None, seed: int) -
     A plan that is wrong as a whole is passed over. Raises NoValidPlan when none is left.
     """
     graph = outcome.graph
-    covers = [c for c in outcome.covers if all(outcome.searches[g].is_known(worker is not None) for g in c.groups)]
-    if not covers:
-        raise NoValidPlan("the budget ended before any whole plan was compiled" if worker is None else
-                          "the budget ended before any whole plan was measured")  # fmt: skip
     if worker is None:
-        cover = covers[0]
-        unfused = sum(outcome.searches[group].cost_us() for group in outcome.unfused.groups)
+        cover = outcome.covers[0]
+        unfused = sum(outcome.searches[group].settled_us() for group in outcome.unfused.groups)
         return Chosen(cover, trials_of(cover, outcome), cover.cost, unfused, None, None, None)
+    covers = [cover for cover in outcome.covers if all(outcome.searches[g].is_measured for g in cover.groups)]
+    if not covers:
+        raise NoValidPlan("the budget ended before any whole plan was measured")
     inputs = Inputs(seed=seed, ranges=index_ranges(graph))
     tried = [(cover, trials_of(cover, outcome)) for cover in covers[:WHOLE_PLANS]]
     plans = [candidate_of_cover(graph, trials, outcome, target, f"cover{i}") for i, (_, trials) in enumerate(tried)]

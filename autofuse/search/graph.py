@@ -134,18 +134,16 @@ class GraphTuner:
                 self.progress("round", best_us=self.covers(groups)[0].cost)
         except KeyboardInterrupt:
             ended = "interrupted"
-        if self.worker is None:
-            for search in self.by_key.values():
-                search.close()
         unfused = unfused_cover(self.graph, groups)
+        covers = self.covers(groups, settled=self.worker is None)
         return Outcome(self.graph, self.key, unfused, self.searches, enumeration, ended,
-                       time.perf_counter() - self.started, self.covers(groups))  # fmt: skip
+                       time.perf_counter() - self.started, covers)  # fmt: skip
 
-    def costs(self, groups: Sequence[Group]) -> list[float]:
-        return [self.searches[group].cost_us() for group in groups]
-
-    def covers(self, groups: Sequence[Group]) -> list[Cover]:
-        found = k_best(self.graph, groups, self.costs(groups), COVERS)
+    def covers(self, groups: Sequence[Group], *, settled: bool = False) -> list[Cover]:
+        """The best few. settled: of what can run as it stands, and not of what compiling more might find."""
+        searches = [self.searches[group] for group in groups]
+        costs = [search.settled_us() if settled else search.cost_us() for search in searches]
+        found = k_best(self.graph, groups, costs, COVERS)
         if not found:
             raise NoValidPlan("no choice of groups produces every output: every candidate of some op failed")
         return found

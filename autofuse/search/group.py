@@ -83,18 +83,18 @@ class GroupSearch:
         return min(alive, key=lambda t: t.predicted_us, default=None)
 
     def library(self) -> Trial:
-        """The first library call, as a trial: always there, whether it was timed or not."""
-        return self.library_trials.get(0) or Trial(LIBRARY, 0, predicted_us=self.libraries[0][1])
+        """The library call with the best prediction, as a trial: always there, whether it was taken up or not."""
+        number, (_, predicted) = min(enumerate(self.libraries), key=lambda call: call[1][1])
+        return self.library_trials.get(number) or Trial(LIBRARY, number, predicted_us=predicted)
 
-    def close(self) -> None:
-        """No more will be compiled: what was not counts for nothing, library calls by their prediction."""
-        for number, (_, predicted) in enumerate(self.libraries):
-            self.library_trials.setdefault(number, Trial(LIBRARY, number, predicted_us=predicted))
-        self.exhausted = True
+    def runs(self) -> Trial:
+        """What a plan would run as it stands: the best trial, else a library call, which needs no compiling."""
+        return self.best() or self.library()
 
-    def is_known(self, measured: bool) -> bool:
-        """Is there something to run, timed where times are measured? Library calls need no compiling."""
-        return self.is_measured if measured else self.best() is not None or self.program is None
+    def settled_us(self) -> float:
+        """What `runs` costs, measured or predicted."""
+        trial = self.runs()
+        return trial.predicted_us if trial.time_us is None else trial.time_us
 
     def cost_us(self) -> float:
         """Measured where known, else predicted; infinite where nothing can run the group."""
