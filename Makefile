@@ -38,7 +38,7 @@ types: $(STAMP)
 	$(BIN)/pyright
 
 layers: $(STAMP)
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -q

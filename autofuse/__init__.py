@@ -8,12 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from autofuse.version import __version__
+
 if TYPE_CHECKING:
     from autofuse import plans as plans
     from autofuse.runtime.backend import compile as compile
     from autofuse.search.api import tune as tune  # pyright: ignore[reportMissingImports]
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "compile", "plans", "tune"]
 
 _LAZY = {"compile": ("autofuse.runtime.backend", "compile"), "tune": ("autofuse.search.api", "tune")}

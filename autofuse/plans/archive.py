@@ -19,11 +19,11 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-import autofuse
 from autofuse.errors import PlanError
 from autofuse.plans import strict
 from autofuse.plans.plan import Plan
 from autofuse.plans.store import PlanStore
+from autofuse.version import __version__
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -38,9 +38,7 @@ def export_plans(plans: Iterable[Plan], path: Path) -> int:
     """Writes the archive whole or not at all; how many plans. Raises PlanError when the file cannot be written."""
     bodies = {plan.plan_id: plan.to_json(indent=1).encode() for plan in sorted(plans, key=lambda p: p.plan_id)}
     hashes = {plan_id: hashlib.sha256(body).hexdigest() for plan_id, body in bodies.items()}
-    manifest = json.dumps(
-        {"format": FORMAT, "autofuse": autofuse.__version__, "plans": hashes}, indent=1, sort_keys=True
-    )
+    manifest = json.dumps({"format": FORMAT, "autofuse": __version__, "plans": hashes}, indent=1, sort_keys=True)
     members = {MANIFEST: manifest.encode()}  # a signature of these bytes would be a member of its own
     members |= {_member(plan_id): body for plan_id, body in bodies.items()}
     path = Path(path)

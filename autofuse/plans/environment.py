@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import autofuse
+from autofuse.version import __version__
 
 COMPARED = ("autofuse", "triton", "torch", "numerics")
 """Fields that must agree (see `compared`). The device does through the plan's target; CUDA and driver are recorded
@@ -42,7 +42,7 @@ def _cut(name: str, text: str) -> str:
 @cache
 def _versions() -> tuple[tuple[str, str], ...]:
     # Versions come from package metadata: asking must not import torch or triton.
-    found = {"autofuse": autofuse.__version__, "python": platform.python_version(), "platform": sys.platform}
+    found = {"autofuse": __version__, "python": platform.python_version(), "platform": sys.platform}
     for package in ("torch", "triton"):
         try:
             found[package] = version(package)
