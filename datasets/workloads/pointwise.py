@@ -52,3 +52,45 @@ def rotary(
 
     q, k = _randn(device, batch, heads, tokens, head_dim), _randn(device, batch, kv_heads, tokens, head_dim)
     return fn, (q, k, _randn(device, tokens, head_dim), _randn(device, tokens, head_dim))
+
+
+def bias_gelu_float16(device: str, tokens: int = 8192, hidden: int = 16384) -> Built:
+    fn, args = bias_gelu(device, tokens, hidden)
+    return fn, tuple(arg.half() for arg in args)
+
+
+def swiglu_float32(device: str, tokens: int = 8192, hidden: int = 14336) -> Built:
+    fn, args = swiglu(device, tokens, hidden)
+    return fn, tuple(arg.float() for arg in args)
+
+
+def embedding_position(
+    device: str, batch: int = 4, tokens: int = 2048, hidden: int = 4096, vocabulary: int = 32000
+) -> Built:
+    """Scaled rows of a table, chosen by token, and one learned row a position."""
+
+    def fn(ids: torch.Tensor, table: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, table) * hidden**0.5 + position
+
+    ids = torch.randint(0, vocabulary, (batch, tokens), device=device)
+    return fn, (ids, _randn(device, vocabulary, hidden), _randn(device, tokens, hidden))
+
+
+def token_shift(device: str, batch: int = 4, tokens: int = 2048, hidden: int = 4096) -> Built:
+    """Each token mixed with the one before it: a slice and a padding."""
+
+    def fn(x: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:
+        return torch.lerp(F.pad(x.narrow(1, 0, tokens - 1), (0, 0, 1, 0)), x, mix)
+
+    return fn, (_randn(device, batch, tokens, hidden), _randn(device, hidden))
+
+
+def gather_add(device: str, rows: int = 8192, hidden: int = 4096, sources: int = 16384) -> Built:
+    """Rows that experts computed come back to their tokens: two gathers, two weights, one sum."""
+
+    def fn(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        low, high = weight.chunk(2, dim=-1)
+        return x.index_select(0, first) * low + x.index_select(0, second) * high
+
+    places = (torch.randint(0, sources, (rows,), device=device) for _ in range(2))
+    return fn, (_randn(device, sources, hidden), *places, _randn(device, rows, 2))

@@ -30,3 +30,12 @@ def row_amax(device: str, rows: int = 8192, columns: int = 16384) -> Built:
         return x.abs().amax(-1)
 
     return fn, (_randn(device, rows, columns),)
+
+
+def column_sum_half(device: str, rows: int = 32768, columns: int = 4096) -> Built:
+    """The same in the tensor's own dtype, as autograd asks for."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0)
+
+    return fn, (_randn(device, rows, columns),)

@@ -9,24 +9,18 @@ max-autotune-no-cudagraphs are timed in one interleaved run: CUDA-graph replays,
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import torch
 
-from autofuse.capture.workload import load, resolve
-from autofuse.measure.timing import CudaStopwatch, rounds
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's own folder is on the path, not the one above
+
+import common
+
 from autofuse.results.experiment import Experiment
 from autofuse.runtime import counters
-from autofuse.runtime.backend import compile as autofuse_compile
-from autofuse.search.driver import tune
-from autofuse.search.events import TuneRequest
-
-ROUNDS = 60
 
 
 @dataclass(frozen=True)
@@ -55,89 +49,24 @@ ROWS = (
 )
 
 
-class Bare:
-    """What the stopwatch prepares: a function on its arguments, as measure.execute.Runner is."""
-
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.fn, self.args = fn, args
-
-    def __call__(self) -> Any:
-        with torch.no_grad():
-            return self.fn(*self.args)
-
-
-def contestants(fn: Any, args: tuple[Any, ...], store: Path) -> dict[str, Callable[[], Any]]:
-    fast = {"mode": "max-autotune-no-cudagraphs"}
-    return {
-        "autofuse": Bare(autofuse_compile(fn, store=store, on_miss="error"), args),
-        "eager": Bare(fn, args),
-        "default": Bare(torch.compile(fn), args),
-        "max-autotune": Bare(torch.compile(fn, **fast), args),
-    }
-
-
-def times(fn: Any, args: tuple[Any, ...], store: Path) -> dict[str, float]:
-    watch = CudaStopwatch()
-    names, runs = [], {}
-    for name, call in contestants(fn, args, store).items():
-        for _ in range(2):
-            call()
-        torch.cuda.synchronize()
-        runs[len(names)] = watch.prepare(call)
-        names.append(name)
-    samples, _ = rounds(watch, runs, watch.reference(), ROUNDS, seed=1)
-    return {name: median(samples[index]) for index, name in enumerate(names)}
-
-
-def difference(fn: Any, args: tuple[Any, ...], store: Path) -> float:
-    """Largest difference of the plan's outputs from eager's, relative to their RMS."""
-    with torch.no_grad():
-        mine, theirs = autofuse_compile(fn, store=store, on_miss="error")(*args), fn(*args)
-    pairs = zip(mine, theirs, strict=True) if isinstance(mine, tuple) else [(mine, theirs)]
-    return max(float((a.double() - b.double()).abs().max() / b.double().square().mean().sqrt()) for a, b in pairs)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", default="")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    options = parser.parse_args()
-    wanted = [
-        r
-        for r in ROWS
-        if not options.rows or r.workload in options.rows.split(",") or r.name in options.rows.split(",")
-    ]
-    options.out.mkdir(parents=True, exist_ok=True)
-    store = options.out / "store"
+    options = common.arguments(__doc__, Path(__file__).parent, 60.0).parse_args()
+    rows = common.chosen(ROWS, options.rows)
     experiment = Experiment(torch.cuda.get_device_name())
-    for row in wanted:
-        try:
-            one(row, store, options, experiment)
-        except Exception as error:  # one row's failure is a line of the report, not the end of it
-            if not experiment.figures:
-                raise
-            print(f"{row.name}: failed: {type(error).__name__}: {error}", flush=True)
-        experiment.write(options.out)
+    common.run(rows, lambda row, found: one(row, options, found), experiment, options.out)
 
 
-def one(row: Row, store: Path, options: argparse.Namespace, experiment: Experiment) -> None:
-    torch._dynamo.reset()
-    started = time.perf_counter()
-    request = TuneRequest(
-        (row.workload,), (row.shape,), store=store, results=options.out / "runs", budget_seconds=options.seconds
-    )
-    result = tune(request)[0]
-    seconds = time.perf_counter() - started
+def one(row: Row, options: argparse.Namespace, experiment: Experiment) -> None:
+    result, seconds = common.tuned(row, options.out, options.seconds)
     experiment.add(row.name, "tuning time", seconds, "s", better="lower", goal=60.0)
     if result.plan_id is None:
         print(f"{row.name}: {result.status} {result.detail}", flush=True)
         return
-    shape = dict(resolve(row.workload, row.shape).shape)
-    fn, args = load(row.workload, shape, "cuda")
+    store = options.out / "store"
+    fn, args = common.loaded(row)
     counters.reset()
-    error = difference(fn, args, store)
-    found = times(fn, args, store)
+    error = common.difference(fn, args, store)
+    found = common.times(common.contestants(fn, args, store))
     mine = found["autofuse"]
     for name, value in found.items():
         experiment.add(row.name, f"{name} time", value, "us", better="lower")

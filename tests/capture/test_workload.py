@@ -1,4 +1,4 @@
-"""Loading workloads, and that every shipped one captures without an operator that nothing generates."""
+"""Loading workloads. What the shipped ones compute is in test_shipped_workloads.py."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from pathlib import Path
 import pytest
 
 from autofuse.capture.trace import capture
-from autofuse.capture.workload import list_workloads, load, resolve
+from autofuse.capture.workload import load, resolve
 from autofuse.errors import WorkloadError
 from autofuse.ir.graph import Contract
-
-SHIPPED = [w.name for w in list_workloads()]
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_workload_is_understood_at_full_size_without_a_gpu(name: str) -> None:
-    fn, args = load(name, device="cuda", fake=True)
-    (found,) = capture(fn, args)
-    assert [op.call.target for op in found.graph.ops if op.form is None] == []
-    assert all(t.device.type == "cuda" for t in found.example_inputs)
-    assert found.graph.outputs
 
 
 def test_matmuls_stay_contractions() -> None:
