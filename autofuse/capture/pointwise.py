@@ -51,18 +51,18 @@ def _div(c: Arguments) -> Expr:
 
 
 def _gelu(c: Arguments) -> Expr:
-    """The tanh form is x * sigmoid(2u), as 1 + tanh(u) = 2 sigmoid(2u): one exp and one division an element."""
+    """The tanh form is x * sigmoid(2u), as 1 + tanh(u) = 2 sigmoid(2u): one exp and one root an element."""
     x = c("self")
     if c.value("approximate") == "tanh":
         scale = 2.0 * math.sqrt(2.0 / math.pi)
-        inner = fn("mul", fn("mul", x, -scale), fn("add", fn("mul", fn("mul", x, x), 0.044715), 1.0))
-        return fn("div", x, fn("add", fn("exp", inner), 1.0))
+        inner = fn("mul", fn("mul", x, scale), fn("add", fn("mul", fn("mul", x, x), 0.044715), 1.0))
+        return fn("mul", x, fn("sigmoid", inner))
     return fn("mul", fn("mul", x, 0.5), fn("add", fn("erf", fn("mul", x, math.sqrt(0.5))), 1.0))
 
 
 def _silu(c: Arguments) -> Expr:
     x = c("self")
-    return fn("div", x, fn("add", fn("exp", fn("neg", x)), 1.0))
+    return fn("mul", x, fn("sigmoid", x))
 
 
 def _clamp(c: Arguments) -> Expr:

@@ -7,6 +7,7 @@ interpreter has none, and `tl` covers what is needed.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 from autofuse.ir.functions import converted, lookup
@@ -20,6 +21,22 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!="
           "shl": "<<", "shr": ">>"}  # fmt: skip
 _LOGICAL = frozenset({"and", "or", "xor", "not"})
 _PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"
+
+HELPERS = {
+    "nan_max": "def nan_max(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
+    "nan_min": "def nan_min(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
+    "multiply": "def multiply(a, b):\n    return a * b\n",
+    # The square of a reciprocal root: two instructions where a division takes eight, to the same two units in the last
+    # place (1 + exp(-x) lies between 1 and inf).
+    "sigmoid": "def sigmoid(x):\n    root = tl.rsqrt(1.0 + tl.exp(-x))\n    return root * root\n",
+}
+"""Functions of generated sources, each there where it is called."""
+
+
+def module(function: str) -> str:
+    """Source of a module with one @triton.jit function and the helpers that it calls."""
+    used = [text for word, text in HELPERS.items() if re.search(rf"(?<![\w.]){word}\b", function)]
+    return "import triton\nimport triton.language as tl\n" + "".join(f"\n\n@triton.jit\n{f}" for f in (*used, function))
 
 
 def register_dtype(dtype: str) -> str:
@@ -133,6 +150,8 @@ def _call(fn: str, args: list[str], kind: str) -> str:
         special = _FLOAT[fn] if fn in _FLOAT else _INTEGER[fn]
     if fn == "tanh":
         return _tanh(args[0], kind)
+    if fn == "sigmoid" and kind == "float64":
+        return f"(1.0 / (1.0 + tl.exp(-{args[0]})))"
     return special(*args)
 
 
@@ -144,7 +163,8 @@ def _tanh(x: str, kind: str) -> str:
         f"{x} * (1.0 + {q} * (-0.3333333333333333 + {q} * (0.13333333333333333 + {q} * "
         f"(-0.05396825396825397 + {q} * 0.021869488536155203))))"
     )
-    return f"tl.where(tl.abs({x}) < {small}, {series}, 1.0 - 2.0 / (tl.exp(2.0 * {x}) + 1.0))"
+    rest = f"1.0 - 2.0 * sigmoid(-2.0 * {x})" if kind == "float32" else f"1.0 - 2.0 / (tl.exp(2.0 * {x}) + 1.0)"
+    return f"tl.where(tl.abs({x}) < {small}, {series}, {rest})"
 
 
 def _round(x: str) -> str:
@@ -231,7 +251,7 @@ _FLOAT: dict[str, _Text] = {
     "sqrt": lambda x: f"tl.sqrt({x})",
     "rsqrt": lambda x: f"tl.rsqrt({x})",
     "reciprocal": lambda x: f"(1.0 / {x})",
-    "sigmoid": lambda x: f"(1.0 / (1.0 + tl.exp(-{x})))",
+    "sigmoid": lambda x: f"sigmoid({x})",
     "tanh": lambda x: _tanh(x, "float32"),
     "erf": lambda x: f"tl.erf({x})",
     "sin": lambda x: f"tl.sin({x})",

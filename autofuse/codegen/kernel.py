@@ -14,7 +14,8 @@ class Parameter:
 
     value: the program's name of the value. dtype: torch's name. block: tile shape of a descriptor, () for a pointer.
     shape, strides: the 2-d or 3-d view that a descriptor is built on (elements), () for a pointer; the last stride is
-    1. aligned: the pointer may be assumed 16-byte aligned (checked at launch).
+    1. aligned: the pointer may be assumed 16-byte aligned (checked at launch). scratch: elements of a buffer of the
+    kernel's own (value is its name), zero before the first launch, 0 for a value of the program.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Parameter:
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     aligned: bool = True
+    scratch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,11 @@ class Kernel:
     num_stages: int
     maxnreg: int = 0
     zeroed: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """What it reads and writes, its own scratch left out."""
+        return tuple(dict.fromkeys(parameter.value for parameter in self.parameters if not parameter.scratch))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))

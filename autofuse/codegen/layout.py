@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from autofuse.errors import InvalidSchedule
 from autofuse.ir.program import Program
 from autofuse.schedule.families import next_pow2
 from autofuse.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How a loop goes along its axis. starts_held, ends_held: the tile at that end is done outside the loop, since the
+    pass before or after it meets it there."""
+
+    backward: bool = False
+    starts_held: bool = False
+    ends_held: bool = False
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -130,14 +141,28 @@ class Layout:
         line(f"{rows}_tile = band * {group} + ({rest} % {group * self.count(columns)}) % band_rows")
         line(f"{columns}_tile = ({rest} % {group * self.count(columns)}) // band_rows")
 
-    def emit_loop(self, axis: str, line: Callable[[str], None]) -> None:
+    def emit_turn(self, axis: str, first: bool, line: Callable[[str], None]) -> None:
+        """The first or the last tile of an axis, outside of any loop. A tensor: the loop around it assigns one too."""
+        start = 0 if first else (self.count(axis) - 1) * self.blocks[axis]
+        line(f"{axis}_start = tl.full([], {start}, tl.int32)")
+        self.emit_axis(axis, line)
+
+    def emit_loop(self, axis: str, line: Callable[[str], None], walk: Walk = Walk()) -> None:
         """In a flattened kernel the compiler's own option sets the stages: an attribute here would bar flattening."""
         low, high = "0", f"SIZE_{axis.upper()}"
+        block, last = self.blocks[axis], (self.count(axis) - 1) * self.blocks[axis]
+        if walk != Walk():
+            first = block * (walk.ends_held if walk.backward else walk.starts_held)
+            last -= block * (walk.starts_held if walk.backward else walk.ends_held)
+            low, high = str(first), str(last + block)
         if self.roles[axis].kind == "split":
             low = f"{axis}_part * PART_{axis.upper()}"
             high = f"tl.minimum({low} + PART_{axis.upper()}, SIZE_{axis.upper()})"
         stages = "" if self.schedule.flatten else ", num_stages=NUM_STAGES"
-        line(f"for {axis}_start in tl.range({low}, {high}, {self.block(axis)}{stages}):")
+        name = f"{axis}_turn" if walk.backward else f"{axis}_start"
+        line(f"for {name} in tl.range({low}, {high}, {self.block(axis)}{stages}):")
+        if walk.backward:
+            line(f"    {axis}_start = {int(low) + last} - {name}")
 
     def emit_axis(self, axis: str, line: Callable[[str], None]) -> None:
         if self.scalar(axis):

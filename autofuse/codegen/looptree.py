@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autofuse.errors import InvalidSchedule
 from autofuse.ir.program import ContractNode, Program, ReduceNode, operands
+from autofuse.schedule.families import added_by_atomics
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,17 @@ class Loop:
     body: tuple[Statement, ...]
 
 
-Statement = Compute | Accumulate | Finish | Write | Loop
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The programs that share the split `axis` meet: each leaves its part of `nodes`, and the one that comes last
+    combines them and goes on with `body`."""
+
+    axis: str
+    nodes: tuple[int, ...]
+    body: tuple[Statement, ...]
+
+
+Statement = Compute | Accumulate | Finish | Write | Loop | Join
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +79,41 @@ class LoopTree:
 
 
 def _count(statement: Statement, axis: str) -> int:
-    if not isinstance(statement, Loop):
+    if not isinstance(statement, Loop | Join):
         return 0
-    return int(statement.axis == axis) + sum(_count(inner, axis) for inner in statement.body)
+    return int(isinstance(statement, Loop) and statement.axis == axis) + sum(_count(s, axis) for s in statement.body)
 
 
 def build_tree(program: Program, kinds: Mapping[str, str], loop_order: Sequence[str] = ()) -> LoopTree:
-    """kinds: axis -> grid, loop, whole or split. loop_order: looped axes, outermost first (default: program order)."""
+    """kinds: axis -> grid, loop, whole or split. loop_order: looped axes, outermost first (default: program order).
+
+    Raises InvalidSchedule where the programs of a split axis would have to meet more than once, or inside a loop.
+    """
     order = [axis.name for axis in program.axes]
     looped = [a for a in (*loop_order, *order) if kinds[a] in ("loop", "split")]
     builder = _Builder(program, tuple(dict.fromkeys(looped)))
-    goals = [Write(i, _is_split(program, kinds, store.node)) for i, store in enumerate(program.stores)]
+    split = next((axis for axis in looped if kinds[axis] == "split"), None)
+    added = added_by_atomics(program, split) if split is not None else frozenset()
+    goals = [Write(i, atomic=store.node in added) for i, store in enumerate(program.stores)]
     body = builder.scope(goals, frozenset(), frozenset())
+    if split is not None and not added:
+        body = joined(body, split)
     return LoopTree(tuple(body), tile_order(program))
 
 
-def _is_split(program: Program, kinds: Mapping[str, str], node: int) -> bool:
-    """Does a value depend on a reduction over a split axis, so that programs must combine?"""
-    found = program.nodes[node]
-    if isinstance(found, ReduceNode | ContractNode) and any(kinds[a] == "split" for a in found.axes):
-        return True
-    return any(_is_split(program, kinds, operand) for operand in operands(found))
+def joined(body: Sequence[Statement], axis: str) -> list[Statement]:
+    """The body with everything after the loop over the split axis left to the program that comes last."""
+    loops = [i for i, s in enumerate(body) if isinstance(s, Loop) and s.axis == axis]
+    if len(loops) != 1 or sum(_count(statement, axis) for statement in body) != 1:
+        raise InvalidSchedule(f"the programs that share {axis} would meet more than once")
+    at = loops[0]
+    loop = body[at]
+    assert isinstance(loop, Loop)
+    finished = [s for s in body if isinstance(s, Finish) and s.node in loop.accumulators]
+    early = [s for s in body[:at] if isinstance(s, Write)]  # what does not depend on the axis is written once too
+    before = [s for s in body[: at + 1] if s not in early]
+    rest = tuple(s for s in body[at + 1 :] if s not in finished)
+    return [*before, *finished, Join(axis, tuple(s.node for s in finished), (*early, *rest))]
 
 
 def tile_order(program: Program) -> tuple[str, ...]:

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from autofuse.codegen.access import descriptor_of
-from autofuse.codegen.expressions import register_dtype, render, triton_type
+from autofuse.codegen.expressions import module, register_dtype, render, triton_type
 from autofuse.codegen.kernel import Kernel, Parameter
-from autofuse.codegen.layout import Layout
-from autofuse.codegen.looptree import Accumulate, Compute, Finish, Loop, LoopTree, Statement, Write, build_tree
+from autofuse.codegen.layout import Layout, Walk
+from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, LoopTree, Statement, Write, build_tree
 from autofuse.errors import InvalidSchedule
-from autofuse.fusion.rewrites import softmax_maxima
+from autofuse.fusion.rewrites import normalisers, softmax_maxima
+from autofuse.ir.graph import Apply, Arg, Expr
 from autofuse.ir.index import Index, linearize
 from autofuse.ir.program import ContractNode, Load, MapNode, Position, Program, ReduceNode
 from autofuse.schedule.schedule import Schedule
 
 INT32_LIMIT = 2**31 - 1
 NEUTRAL = {"sum": 0, "prod": 1, "any": 0, "all": 1, "max": "-inf", "min": "inf", "argmax": "-inf", "argmin": "inf"}
+MOST_PARTS = 1 << 17
+"""Elements of all parts of a value that the last program reads and adds up itself, in a fixed order: 512 KiB, some 5 us
+for one multiprocessor. Beyond, atomic adds share the work among all."""
 DOT_MIN = 16
 """Smallest K of tl.dot; M and N below it are computed as a product and a sum, which is what a thin product is."""
-
-HELPERS = """
-@triton.jit
-def nan_max(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def nan_min(a, b):
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def multiply(a, b):
-    return a * b
-
-"""
 
 
 def emit(program: Program, schedule: Schedule, name: str, multiprocessors: int = 132) -> Kernel:
@@ -72,6 +59,7 @@ class _Emitter:
         self.accumulators: dict[int, Tile] = {}
         self.running: dict[int, str] = {}
         self.maxima = softmax_maxima(program)
+        self.normalisers = normalisers(program)
         self.descriptors: dict[str, Parameter] = {}
         self.pointers: dict[str, Parameter] = {}
         self.followed = {
@@ -79,6 +67,7 @@ class _Emitter:
         }
         self.direct = _dot_operands(program)
         self.visits = _visits(self.tree.body)
+        self.held: dict[int, Tile] = {}
 
     # --- text ---
 
@@ -101,16 +90,14 @@ class _Emitter:
         constants = layout.constants()
         header = ", ".join([p.name for p in parameters] + [f"{c}: tl.constexpr" for c, _ in constants])
         body = "\n".join(self.lines)
-        used = HELPERS if any(word in body for word in ("nan_max", "nan_min", "multiply")) else "\n"
-        source = (
-            f"import triton\nimport triton.language as tl\n\n{used}\n@triton.jit\ndef {self.name}({header}):\n{body}\n"
-        )
+        source = module(f"def {self.name}({header}):\n{body}\n")
         zeroed = tuple(dict.fromkeys(self.program.stores[w.store].value for w in _writes(self.tree.body) if w.atomic))
         return Kernel(self.name, source, parameters, constants, (layout.programs, 1, 1), self.schedule.num_warps,
                       self.schedule.num_stages, self.schedule.maxnreg, zeroed)  # fmt: skip
 
     def statements(self, body: Sequence[Statement]) -> None:
-        for statement in body:
+        walks = self.walks(body)
+        for number, statement in enumerate(body):
             match statement:
                 case Compute():
                     self.compute(statement.node)
@@ -121,20 +108,69 @@ class _Emitter:
                 case Write():
                     self.write(statement)
                 case Loop():
-                    self.loop(statement)
+                    self.loop(statement, walks[number])
+                case Join():
+                    self.join(statement)
 
-    def loop(self, loop: Loop) -> None:
+    def walks(self, body: Sequence[Statement]) -> dict[int, Walk]:
+        """How each loop of a body walks its axis. One after another along the same axis alternate under a reversing
+        sweep, but what depends on the order of the tiles goes forward; where two meet, the tile may be held."""
+        found: dict[int, Walk] = {}
+        last: dict[str, int] = {}
+        for number, statement in enumerate(body):
+            if not isinstance(statement, Loop):
+                continue
+            axis, before = statement.axis, last.get(statement.axis)
+            last[axis] = number
+            turns = before is not None and self.schedule.sweep != "forward" and self.layout.count(axis) > 1
+            if before is None or not turns or self.layout.roles[axis].kind == "split":
+                found[number] = Walk()
+                continue
+            backward = not found[before].backward
+            if backward and self.in_order(statement):
+                found[number] = Walk()
+                continue
+            hold = self.schedule.sweep == "hold"
+            found[before] = replace(found[before], ends_held=hold)
+            found[number] = Walk(backward, starts_held=hold)
+        return found
+
+    def in_order(self, loop: Loop) -> bool:
+        """The first of equals and moments of what came before are told by the order of the tiles."""
+        sums = [self.program.nodes[node] for node in loop.accumulators]
+        return any(
+            isinstance(n, ReduceNode) and (n.fn in ("argmax", "argmin") or n.correction == "shift") for n in sums
+        )
+
+    def loop(self, loop: Loop, walk: Walk) -> None:
         for node in loop.accumulators:
             if node not in self.accumulators:
                 self.start(node)
-        known, raw = dict(self.tiles), dict(self.raw)
-        self.layout.emit_loop(loop.axis, self.line)
+        known, raw, visits = dict(self.tiles), dict(self.raw), self.visits.copy()
+        if walk.starts_held:
+            self.layout.emit_turn(loop.axis, not walk.backward, self.line)
+            self.turn(loop)
+            self.tiles, self.raw, self.visits = dict(known), dict(raw), visits.copy()
+        self.held = {}
+        self.layout.emit_loop(loop.axis, self.line, walk)
         self.depth += 1
         self.layout.emit_axis(loop.axis, self.line)
         self.statements(loop.body)
         self.close_running(loop)
         self.depth -= 1
-        self.tiles, self.raw = known, raw
+        self.tiles, self.raw = dict(known), dict(raw)
+        if walk.ends_held:
+            self.visits = visits
+            self.layout.emit_turn(loop.axis, walk.backward, self.line)
+            self.turn(loop)
+            loads = [s.node for s in loop.body if isinstance(s, Compute) and s.node in self.raw]
+            self.held = {node: self.raw[node] for node in loads if loop.axis in self.program.free[node]}
+            self.tiles, self.raw = known, raw
+
+    def turn(self, loop: Loop) -> None:
+        """The body once, outside the loop, for the tile at which two passes meet."""
+        self.statements(loop.body)
+        self.close_running(loop)
 
     # --- tiles and index expressions ---
 
@@ -225,19 +261,9 @@ class _Emitter:
     def load(self, node: int, load: Load) -> None:
         self.comment(node)
         dims = self.dims(self.program.free[node])
-        described = (
-            descriptor_of(self.program, load.value, load.index, dims, self.layout)
-            if self.use_descriptor(node)
-            else None
-        )
-        if described is not None:
-            text = self.descriptor_load(described, dims)
-        else:
-            tests = self.masks(self.program.free[node], dims) + self.bounds(load.value, load.index, dims)
-            mask = f", mask={' & '.join(tests)}, other=0" if tests else ""
-            text = f"tl.load({self.pointer(load.value, load.index, dims)}{mask}{self.eviction(node, dims)})"
         name = f"{_identifier(load.value)}_{node}"
-        self.line(f"{name} = {text}")
+        if node not in self.held:
+            self.line(f"{name} = {self.load_text(node, load, dims)}")
         self.raw[node] = Tile(name, dims, load.dtype)
         kept = register_dtype(load.dtype)
         if kept != load.dtype and self.direct.get(node, False):
@@ -249,8 +275,20 @@ class _Emitter:
             if load.dtype == "bool":
                 self.assign(node, f"{name} != 0", dims, "bool")
 
+    def load_text(self, node: int, load: Load, dims: tuple[str, ...]) -> str:
+        described = (
+            descriptor_of(self.program, load.value, load.index, dims, self.layout)
+            if self.use_descriptor(node)
+            else None
+        )
+        if described is not None:
+            return self.descriptor_load(described, dims)
+        tests = self.masks(self.program.free[node], dims) + self.bounds(load.value, load.index, dims)
+        mask = f", mask={' & '.join(tests)}, other=0" if tests else ""
+        return f"tl.load({self.pointer(load.value, load.index, dims)}{mask}{self.eviction(node, dims)})"
+
     def use_descriptor(self, node: int) -> bool:
-        return self.schedule.access == "descriptor" and node in self.direct
+        return self.schedule.access in ("descriptor", "operands") and node in self.direct
 
     def descriptor_load(self, described: tuple[Parameter, str, tuple[str, ...]], dims: tuple[str, ...]) -> str:
         parameter, starts, held = described
@@ -272,11 +310,24 @@ class _Emitter:
         self.comment(node)
         dims = self.dims(self.program.free[node])
         operands = [self.tile(o) for o in found.operands]
+        expr = found.expr
+        if node in self.normalisers:
+            expr, operands = self.multiplied(expr, operands)
         names = [self.expand(tile, dims) for tile in operands]
-        text = render(found.expr, names, [tile.dtype for tile in operands], found.compute, found.dtype)
+        text = render(expr, names, [tile.dtype for tile in operands], found.compute, found.dtype)
         if not operands:
             text = f"tl.full([], {text}, {triton_type(register_dtype(found.dtype))})"
         self.assign(node, text, dims, register_dtype(found.dtype))
+
+    def multiplied(self, quotient: Expr, operands: list[Tile]) -> tuple[Expr, list[Tile]]:
+        """x * (1 / s) for x / s: one division a row, not one an element."""
+        assert isinstance(quotient, Apply)
+        divisor = quotient.args[1]
+        assert isinstance(divisor, Arg)
+        tile = operands[divisor.index]
+        reciprocal = replace(tile, text=f"(1.0 / {tile.text})")
+        changed = [reciprocal if i == divisor.index else t for i, t in enumerate(operands)]
+        return Apply("mul", quotient.args), changed
 
     def tile(self, node: int) -> Tile:
         """The tile of a node; of a running reduce, its value so far."""
@@ -408,7 +459,7 @@ class _Emitter:
         """The running value that followers read inside this turn of the loop."""
         if found.fn == "max":
             self.line(f"safe{node} = tl.where(new{node} == float('-inf'), 0.0, new{node})")
-            self.line(f"scale{node} = tl.exp(acc{node} - safe{node})")
+            self.line(f"scale{node} = tl.where(acc{node} == new{node}, 1.0, tl.exp(acc{node} - safe{node}))")
             self.running[node] = f"safe{node}"
             return
         axis, others = self.looped_axis(found)
@@ -466,6 +517,95 @@ class _Emitter:
             self.assign(node, self.reduce_text(node, found, accumulator), dims, kind)
         else:
             self.tiles[node] = accumulator
+
+    # --- parts of a split axis ---
+
+    def join(self, join: Join) -> None:
+        """Every program leaves its part and counts itself; the last one (acquire and release order both sides) reads
+        the parts of all from L2, in order, and sets the count back for the next launch."""
+        axis, parts = join.axis, self.layout.roles[join.axis].parts
+        tiles = self.layout.tiles // parts
+        arrivals = self.scratch("arrivals", "int32", tiles)
+        self.line(f"# the program that comes last combines the parts of {axis}")
+        places = {node: self.place(node, tiles * (1 if self.adds_up(node, parts) else parts)) for node in join.nodes}
+        added = [node for node in places if self.adds_up(node, parts)]
+        for node, place in places.items():
+            if node in added:
+                self.line(f'tl.atomic_add({place.format(f"rest_{axis}")}, {self.tiles[node].text}, sem="relaxed")')
+            else:
+                part = f"rest_{axis} * {parts} + {axis}_part"
+                self.line(f"tl.store({place.format(part)}, {self.stored_part(node)})")
+        self.line("tl.debug_barrier()")
+        self.line(f'if tl.atomic_add({arrivals} + rest_{axis}, 1, sem="acq_rel") == {parts - 1}:')
+        self.depth += 1
+        self.line(f"tl.store({arrivals} + rest_{axis}, 0)")
+        for node in sorted(join.nodes, key=lambda n: getattr(self.program.nodes[n], "running", None) is not None):
+            if node in added:
+                self.take_sum(node, places[node].format(f"rest_{axis}"))
+            else:
+                self.combine_parts(node, places, f"rest_{axis} * {parts}", parts)
+        self.statements(join.body)
+        self.depth -= 1
+
+    def adds_up(self, node: int, parts: int) -> bool:
+        """Sums of which one program could not read all parts in good time are added up by atomics, in any order."""
+        found, tile = self.program.nodes[node], self.tiles[node]
+        plain = isinstance(found, ContractNode) or getattr(found, "fn", "") == "sum"
+        followed = found.running is not None or node in self.followed  # type: ignore[union-attr]
+        size = parts
+        for dim in tile.dims:
+            size *= self.layout.size(dim)
+        return plain and not followed and tile.dtype == "float32" and size > MOST_PARTS
+
+    def take_sum(self, node: int, place: str) -> None:
+        """The sum that atomics have made, left at zero for the next launch."""
+        tile = self.tiles[node]
+        self.line(f'all{node} = tl.load({place}, cache_modifier=".cg")')
+        self.line(f"tl.store({place}, {self.full(tile.dims, '0', 'float32')})")
+        self.tiles[node] = replace(tile, text=f"all{node}")
+
+    def scratch(self, name: str, dtype: str, elements: int) -> str:
+        self.pointers[name] = Parameter(name, name, dtype, scratch=elements)
+        return name
+
+    def place(self, node: int, parts: int) -> str:
+        """Pointers of a part of a node, with {} for which part."""
+        tile = self.tiles[node]
+        size = 1
+        terms: list[str] = []
+        for dim in reversed(tile.dims):
+            index = self.expand(Tile(f"tl.arange(0, {self.layout.block(dim)})", (dim,), "int32"), tile.dims)
+            terms.insert(0, index if size == 1 else f"{index} * {size}")
+            size *= self.layout.size(dim)
+        name = self.scratch(f"parts{node}", part_dtype(tile.dtype), parts * size)
+        wide = ".to(tl.int64)" if parts * size > INT32_LIMIT else ""
+        return " + ".join([f"{name} + ({{}}){wide} * {size}", *terms])
+
+    def stored_part(self, node: int) -> str:
+        tile = self.tiles[node]
+        kind = part_dtype(tile.dtype)
+        return tile.text if kind == tile.dtype else f"{tile.text}.to({triton_type(kind)})"
+
+    def combine_parts(self, node: int, places: Mapping[int, str], first: str, parts: int) -> None:
+        """`all{node}`: the value over the whole axis. A part that followed a running maximum is brought to the common
+        one first."""
+        found, tile = self.program.nodes[node], self.tiles[node]
+        kind = part_dtype(tile.dtype)
+        fn = found.fn if isinstance(found, ReduceNode) else "sum"
+        leader = getattr(found, "running", None)
+        self.line(f"all{node} = {self.full(tile.dims, neutral(fn, kind), kind)}")
+        self.line(f"for other in tl.range(0, {parts}):")
+        load = 'tl.load({}, cache_modifier=".cg")'
+        text = load.format(places[node].format(f"{first} + other"))
+        if leader is not None:
+            top = self.tiles[leader]
+            self.line(f"    part = {load.format(places[leader].format(f'{first} + other'))}")
+            self.line(f"    scale = tl.where(part == {top.text}, 1.0, tl.exp(part - {top.text}))")
+            text = f"{text} * {self.expand(Tile('scale', top.dims, 'float32'), tile.dims)}"
+        self.line(f"    all{node} = {combine(fn, f'all{node}', text, kind, node in self.maxima)}")
+        self.tiles[node] = replace(tile, text=f"all{node}", dtype=kind)
+        if kind != tile.dtype:
+            self.tiles[node] = replace(tile, text=f"(all{node} != 0)")
 
     # --- contracts ---
 
@@ -580,6 +720,11 @@ class _Emitter:
         return self.schedule.access == "descriptor" and not statement.atomic
 
 
+def part_dtype(dtype: str) -> str:
+    """In which a part of a value is left for the program that combines them."""
+    return "int32" if dtype == "bool" else dtype
+
+
 def _dot_operands(program: Program) -> dict[int, bool]:
     """Loads that feed a contract as they are: node -> is that their only use?"""
     found: dict[int, bool] = {}
@@ -599,7 +744,7 @@ def _writes(body: Sequence[Statement]) -> list[Write]:
     for statement in body:
         if isinstance(statement, Write):
             found.append(statement)
-        elif isinstance(statement, Loop):
+        elif isinstance(statement, Loop | Join):
             found += _writes(statement.body)
     return found
 
@@ -610,7 +755,7 @@ def _visits(body: Sequence[Statement]) -> Counter[int]:
     for statement in body:
         if isinstance(statement, Compute):
             found[statement.node] += 1
-        elif isinstance(statement, Loop):
+        elif isinstance(statement, Loop | Join):
             found += _visits(statement.body)
     return found
 

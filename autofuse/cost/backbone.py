@@ -117,8 +117,11 @@ def dram_traffic(features: Features, target: Target, resources: Resources) -> tu
     """(bytes read, bytes written). Later passes of a program come from L2 while all resident programs' rows fit."""
     span = features["pass_span_bytes"] * np.maximum(resources.resident, 1) * target.multiprocessors
     span = np.minimum(span, features["pass_span_bytes"] * features["tiles"])
-    missed = np.clip(span / (0.6 * target.l2_bytes) - 0.5, 0.0, 1.0)
-    reads = features["grouped_read_bytes"] + missed * features["pass_bytes"]
+    room = 0.6 * target.l2_bytes
+    missed = np.clip(span / room - 0.5, 0.0, 1.0)
+    # Going back, a pass finds first what the pass before it read last, and that much of it always.
+    missed = np.where(features["sweep"] > 0, np.clip(1 - room / np.maximum(span, 1), 0.0, missed), missed)
+    reads = features["grouped_read_bytes"] + missed * features["pass_bytes"] * (1 - features["turn_share"])
     threads = 32 * features["num_warps"] * features["tiles"]
     # Spills live in L1 and L2; about a tenth of a heavy one's traffic reaches DRAM.
     spilled = 0.1 * resources.spill_bytes * threads
@@ -136,7 +139,8 @@ def _busy(concurrent: Array, target: Target) -> Array:
 
 
 def _l2(features: Features, target: Target, concurrent: Array) -> Array:
-    moved = features["requested_read_bytes"] + features["compulsory_write_bytes"]
+    spared = features["pass_bytes"] * features["turn_share"]
+    moved = features["requested_read_bytes"] - spared + features["compulsory_write_bytes"]
     return moved * features["sector_waste"] / (target.l2_bytes_per_us * _busy(concurrent, target) ** 0.5)
 
 
@@ -220,6 +224,6 @@ def _ends(features: Features, target: Target, resources: Resources, concurrent: 
     share = target.copy_bytes_per_us / np.maximum(concurrent, target.multiprocessors)
     drain = features["program_write_bytes"] / share * (features["dot_rows"] > 0)
     hidden = np.where((features["persistent"] > 0) & (features["flatten"] > 0), 0.75, 0.0)
-    hidden = np.maximum(hidden, np.where(resources.resident >= 2, 0.6, 0.0))
+    hidden = 1 - (1 - hidden) * np.where(resources.resident >= 2, 0.4, 1.0)
     each = (fill + instructions * (features["dot_rows"] > 0) + drain) * (1 - hidden)
     return each * rounds(features, concurrent)

@@ -22,10 +22,11 @@ from autofuse.errors import ModelError
 from autofuse.ir.program import Program
 
 FEATURE_NAMES: tuple[str, ...] = (
-    "num_warps", "num_stages", "group", "persistent", "flatten", "descriptor", "evict_first", "maxnreg",
+    "num_warps", "num_stages", "group", "persistent", "flatten", "descriptor", "descriptor_store", "evict_first",
+    "maxnreg", "sweep",
     "tiles", "padding_waste", "loops", "trips",
     "compulsory_read_bytes", "compulsory_write_bytes", "requested_read_bytes", "grouped_read_bytes", "atomic_bytes",
-    "pass_bytes", "pass_span_bytes", "program_read_bytes", "program_write_bytes",
+    "pass_bytes", "pass_span_bytes", "turn_share", "program_read_bytes", "program_write_bytes",
     "inflight_bytes", "stage_dot_bytes", "stage_plain_bytes", "dot_operand_bytes", "scratch_bytes", "store_tile_bytes",
     "row_bytes", "vector_bytes", "sector_waste", "indirect",
     "live_registers", "accumulator_registers", "largest_tile_registers", "pointers", "pointer_registers", "masks",
@@ -35,7 +36,7 @@ FEATURE_NAMES: tuple[str, ...] = (
 )  # fmt: skip
 """Columns of Features, in order; in recordings each has the prefix `f_`."""
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 PREFIX = "f_"
 
 
@@ -76,19 +77,30 @@ def featurize(
     kinds: Mapping[str, str],
 ) -> Features:  # fmt: skip
     """columns: `block.<axis>` for each axis (those of whole axes are not read), `parts.<axis>` of split ones,
-    num_warps, num_stages, group, persistent, flatten, access (1 is a descriptor), eviction (1 is first), maxnreg;
+    num_warps, num_stages, group, persistent, flatten, access (0 pointers, 1 descriptors, 2 for operands alone),
+    eviction (1 is first), maxnreg, sweep (0 forward, 1 reverse, 2 hold);
     one that is absent has the schedule's default. kinds: axis -> grid, loop, whole or split, in loop order."""
     geometry = Geometry(program, kinds, columns, target)
     work = collect(program, tree)
     found: dict[str, Array] = {
         "num_warps": geometry.threads / 32, "num_stages": geometry.stages, "group": geometry.column("group"),
         "persistent": geometry.column("persistent"), "flatten": geometry.column("flatten"),
-        "descriptor": geometry.column("access"), "evict_first": geometry.column("eviction"),
-        "maxnreg": geometry.column("maxnreg"), "tiles": geometry.tiles,
+        "descriptor": (geometry.column("access") > 0).astype(np.float64),
+        "descriptor_store": (geometry.column("access") == 1).astype(np.float64),
+        "evict_first": geometry.column("eviction"), "maxnreg": geometry.column("maxnreg"),
+        "sweep": geometry.column("sweep"), "turn_share": _turn_share(geometry, work), "tiles": geometry.tiles,
     }  # fmt: skip
     found |= _shape(geometry, work) | traffic(geometry, work) | _shared(geometry, work) | _access(geometry, work)
     found |= _registers(geometry, program, tree, work) | _instructions(geometry, work) | _products(geometry, work)
     return Features({name: found[name] for name in FEATURE_NAMES})
+
+
+def _turn_share(geometry: Geometry, work: Work) -> Array:
+    """Of a further pass, the part that a held tile spares: it is neither loaded nor waited for again."""
+    again = {loop[-1] for loop in work.loops if work.loops.count(loop) > 1}
+    shares = [1 / geometry.count[axis] for axis in sorted(again)]
+    least = np.min(np.stack(shares), axis=0) if shares else np.zeros(geometry.n)
+    return np.where(geometry.column("sweep") == 2, least, 0.0)
 
 
 def _trips(geometry: Geometry, opened: Sequence[str]) -> Array:
@@ -165,11 +177,13 @@ def _registers(geometry: Geometry, program: Program, tree: LoopTree, work: Work)
         largest = np.maximum(largest, geometry.elements(axes) / geometry.threads)
     addresses, pointers = np.zeros(geometry.n), np.zeros(geometry.n)
     for access in (*work.loads, *work.stores):
-        described = geometry.column("access") * (access.described and access.contract)
+        described = (geometry.column("access") > 0) * (access.described and access.contract)
         vector = np.maximum(16 / access.itemsize, 1)
         words = np.minimum(2 * geometry.elements(access.axes) / geometry.threads / vector, 64)
         addresses = np.maximum(addresses, words * (1 - described))
         pointers = pointers + (1 - described)
+    held = [geometry.elements(x.axes) * x.itemsize / 4 / geometry.threads for x in work.loads if x.opened]
+    live = live + np.where(_turn_share(geometry, work) > 0, np.max(np.stack(held), axis=0), 0.0) if held else live
     masks = np.zeros(geometry.n)
     for axis, size in program.sizes.items():
         masks = masks + (geometry.count[axis] * geometry.block[axis] != size)

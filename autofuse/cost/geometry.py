@@ -14,7 +14,7 @@ from autofuse.schedule.families import next_pow2
 Array = NDArray[np.float64]
 DEFAULTS = {
     "num_warps": 4, "num_stages": 2, "group": 1, "persistent": 0, "flatten": 0, "access": 0, "eviction": 0,
-    "maxnreg": 0,
+    "maxnreg": 0, "sweep": 0,
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofuse.codegen.looptree import Accumulate, Compute, Finish, Loop, LoopTree, Statement
+from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, LoopTree, Statement
 from autofuse.cost.geometry import Array, Geometry
 from autofuse.ir.graph import ITEMSIZE
 from autofuse.ir.program import ContractNode, Load, Program, ReduceNode, operands
@@ -42,6 +42,9 @@ class Liveness:
                     self.spans[statement.node, False] = Span(self.position, self.position)
                 case Accumulate():
                     self._read(operands(self.program.nodes[statement.node]))
+                case Join():
+                    self._read(statement.nodes)
+                    self._walk(statement.body)
                 case Finish():
                     self.spans[statement.node, True].last = self.position
                     self.spans[statement.node, False] = Span(self.position, self.position)

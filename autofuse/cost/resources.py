@@ -90,7 +90,7 @@ def smem_rule(features: Features, target: Target) -> Array:
     plain = np.where(staged & (features["persistent"] == 0), stages - 1, 0.0) * features["stage_plain_bytes"]
     loop = buffers * dot + plain + np.where(dot > 0, 0.0, operand * features["dot_operand_bytes"])
     barriers = 8 * described * np.where(staged, np.where(wgmma, stages, stages - 1), 1.0)
-    out = described * features["store_tile_bytes"]
+    out = features["descriptor_store"] * described * features["store_tile_bytes"]
     meets = (features["persistent"] > 0) & staged
     held = np.where(meets, loop + barriers + out, np.maximum(loop + barriers, out))
     return np.maximum(held, features["scratch_bytes"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autofuse.codegen.looptree import Accumulate, Compute, Loop, LoopTree, Statement, Write
+from autofuse.codegen.looptree import Accumulate, Compute, Join, Loop, LoopTree, Statement, Write
 from autofuse.cost.instructions import expression_cost
 from autofuse.cost.liveness import feeds_only_contracts
 from autofuse.ir.graph import ITEMSIZE
@@ -97,6 +97,11 @@ def _walk(program: Program, body: Sequence[Statement], opened: tuple[str, ...], 
                 _node(program, statement.node, opened, loop, work, accumulate=True)
             case Write():
                 _store(program, program.stores[statement.store], statement.atomic, opened, work)
+            case Join():
+                for node in statement.nodes:  # written and read through L2, as an atomic add reads and writes
+                    axes = program.free[node]
+                    work.stores.append(Access("", 4, axes, opened, None, contract=False, atomic=True, indirect=False))
+                _walk(program, statement.body, opened, loop, work)
             case _:
                 _finish(program, statement.node, opened, work)
 

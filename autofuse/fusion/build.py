@@ -7,7 +7,7 @@ axis they run along (a norm's sum and its result) are unified afterwards, where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autofuse.fusion.collapse import collapse
@@ -40,6 +40,7 @@ from autofuse.ir.program import (
     ReduceNode,
     Store,
     closure,
+    operands,
 )
 
 MAX_SPLITS = 64
@@ -365,11 +366,16 @@ def unify(program: Program, accesses: Iterable[tuple[str, tuple[Index, ...]]]) -
     rank = {axis.name: i for i, axis in enumerate(program.axes)}
     frees = [set(free) for free in program.free]
     frees += [set(program.free[n.left] | program.free[n.right]) for n in program.nodes if isinstance(n, ContractNode)]
+    behind = _behind_contracts(program)
 
     def name(axis: str) -> str:
         while axis in renames:
             axis = renames[axis]
         return axis
+
+    def apart(kept: str, summed: str) -> bool:
+        """Does a contract run along one of what a reduction along the other makes? Its loop would stand in itself."""
+        return any(kept in frees[node] and any(name(a) == summed for a in axes) for node, axes in behind.items())
 
     for indices in by_value.values():
         for position, first in enumerate(indices):
@@ -382,6 +388,8 @@ def unify(program: Program, accesses: Iterable[tuple[str, tuple[Index, ...]]]) -
                     continue
                 if any(a in free and b in free for a, b in merged for free in frees):
                     continue
+                if any(apart(a, b) or apart(b, a) for a, b in merged):
+                    continue
                 for a, b in merged:
                     keep, drop = (a, b) if rank[a] < rank[b] else (b, a)
                     renames[drop] = keep
@@ -390,6 +398,16 @@ def unify(program: Program, accesses: Iterable[tuple[str, tuple[Index, ...]]]) -
                             free.remove(drop)
                             free.add(keep)
     return rename(program, {axis: name(axis) for axis in sizes}) if renames else program
+
+
+def _behind_contracts(program: Program) -> dict[int, frozenset[str]]:
+    """Contract node -> axes that something it is computed from reduces."""
+    found: dict[int, frozenset[str]] = {}
+    for node, contract in enumerate(program.nodes):
+        if isinstance(contract, ContractNode):
+            below = (program.nodes[n] for n in closure(program, *operands(contract)))
+            found[node] = frozenset(a for n in below if isinstance(n, ReduceNode | ContractNode) for a in n.axes)
+    return found
 
 
 def _pairs(first: tuple[Index, ...], second: tuple[Index, ...], sizes: dict[str, int]) -> set[tuple[str, str]] | None:
@@ -434,46 +452,52 @@ def rebuild(program: Program, axes: Sequence[Axis], mapping: dict[str, Index], n
     moved: dict[int, int] = {}
     origins: dict[int, str] = {}
     wanted = closure(program, *(store.node for store in program.stores))
-    axis_of: dict[str | int, Index] = {**mapping}
-
-    def index(old: Index) -> Index:
-        nodes = old.nodes
-        return old.substitute({**axis_of, **{n: Index.of(moved[n]) for n in nodes}} if nodes else axis_of)
-
     for position, node in enumerate(program.nodes):
         if position not in wanted:
             continue
-        match node:
-            case Load():
-                new: Node = replace(node, index=tuple(index(i) for i in node.index))
-            case Position():
-                new = replace(node, index=index(node.index))
-            case MapNode():
-                new = replace(node, operands=tuple(moved[o] for o in node.operands))
-            case ReduceNode():
-                new = replace(
-                    node,
-                    operand=moved[node.operand],
-                    axes=_names(node.axes, names),
-                    running=_moved(node.running, moved),
-                )
-            case ContractNode():
-                new = replace(node, left=moved[node.left], right=moved[node.right], axes=_names(node.axes, names),
-                              running=_moved(node.running, moved))  # fmt: skip
+        new = moved_node(node, moved, mapping, names)
         if new not in ids:
             ids[new] = len(nodes)
             nodes.append(new)
             origins[ids[new]] = program.origins.get(position, "")
         moved[position] = ids[new]
-    stores = tuple(Store(s.value, tuple(index(i) for i in s.index), moved[s.node]) for s in program.stores)
+    stores = tuple(moved_store(store, moved, mapping) for store in program.stores)
     return Program(tuple(axes), tuple(nodes), stores, program.types, origins)
 
 
-def _names(axes: tuple[str, ...], names: dict[str, str]) -> tuple[str, ...]:
+def moved_node(
+    node: Node, moved: Mapping[int, int], mapping: Mapping[str, Index], names: Mapping[str, str]
+) -> Node:  # fmt: skip
+    """The node with the nodes it reads renumbered, and its axes as `mapping` (in indices) and `names` say."""
+    match node:
+        case Load():
+            return replace(node, index=tuple(_moved_index(i, moved, mapping) for i in node.index))
+        case Position():
+            return replace(node, index=_moved_index(node.index, moved, mapping))
+        case MapNode():
+            return replace(node, operands=tuple(moved[o] for o in node.operands))
+        case ReduceNode():
+            return replace(node, operand=moved[node.operand], axes=_names(node.axes, names),
+                           running=_moved(node.running, moved))  # fmt: skip
+        case ContractNode():
+            return replace(node, left=moved[node.left], right=moved[node.right], axes=_names(node.axes, names),
+                           running=_moved(node.running, moved))  # fmt: skip
+
+
+def moved_store(store: Store, moved: Mapping[int, int], mapping: Mapping[str, Index]) -> Store:
+    return Store(store.value, tuple(_moved_index(i, moved, mapping) for i in store.index), moved[store.node])
+
+
+def _moved_index(index: Index, moved: Mapping[int, int], mapping: Mapping[str, Index]) -> Index:
+    nodes = {n: Index.of(moved[n]) for n in index.nodes}
+    return index.substitute({**mapping, **nodes}) if nodes or mapping else index
+
+
+def _names(axes: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names.get(axis, axis) for axis in axes))
 
 
-def _moved(node: int | None, moved: dict[int, int]) -> int | None:
+def _moved(node: int | None, moved: Mapping[int, int]) -> int | None:
     return None if node is None else moved[node]
 
 

@@ -8,13 +8,20 @@ both m and S, and w_i may be a tile of a contraction (flash attention).
 moments: variance in one pass. With n_a, mean_a, M_a of the elements so far and n_b, mean_b, M_b of a tile,
 M = M_a + M_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)  (Chan, Golub, LeVeque 1979). Valid where the summand is
 (x - s/n)^2 with s the plain sum of the same x over the same axes; no cancellation, unlike E[x^2] - E[x]^2.
+
+deferred: a factor that does not vary along the summed axes leaves a contraction, since
+sum over k of (f_m * x_mk) * w_kn = f_m * sum over k of x_mk * w_kn. Valid where the operand is a product with the
+factor or a quotient by it. Then a norm's row factor or a softmax's divisor no longer stands between a reduction and
+the product that follows it: both run in one loop, and an operand that was only scaled is multiplied as it was loaded.
+The factor meets the sum in float32 where eager rounds the scaled operand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from autofuse.fusion.build import moved_node, moved_store, rename
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
 from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, closure, operands
 
@@ -22,7 +29,7 @@ from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode
 def variants(program: Program) -> dict[tuple[str, ...], Program]:
     """The program as it is, and with each rewrite that applies, keyed by the rewrites' names."""
     found: dict[tuple[str, ...], Program] = {(): program}
-    for name, rewrite in (("online", online), ("moments", moments)):
+    for name, rewrite in (("deferred", deferred), ("online", online), ("moments", moments)):
         for names, earlier in list(found.items()):
             changed = rewrite(earlier)
             if changed is not None:
@@ -33,6 +40,130 @@ def variants(program: Program) -> dict[tuple[str, ...], Program]:
 def apply(program: Program, names: tuple[str, ...]) -> Program:
     """The program with the named rewrites. Raises KeyError where one does not apply."""
     return variants(program)[names]
+
+
+def deferred(program: Program) -> Program | None:
+    nodes: list[Node] = []
+    moved: dict[int, int] = {}
+    origins: dict[int, str] = {}
+    changed = False
+    for position, node in enumerate(program.nodes):
+        split = _factored(program, node) if isinstance(node, ContractNode) else None
+        if split is None or not isinstance(node, ContractNode):
+            moved[position] = len(nodes)
+            nodes.append(moved_node(node, moved, {}, {}))
+        else:
+            changed = True
+            sides: list[int] = []
+            for rest in split.rests:
+                if isinstance(rest, int):
+                    sides.append(moved[rest])
+                else:
+                    sides.append(len(nodes))
+                    nodes.append(moved_node(rest, moved, {}, {}))
+            product = len(nodes)
+            origins[product] = program.origins.get(position, "")
+            nodes.append(replace(node, left=sides[0], right=sides[1], dtype="float32"))
+            moved[position] = len(nodes)
+            others = tuple(moved[n] for n in split.operands)
+            nodes.append(MapNode((product, *others), split.expr, "float32", node.dtype))
+        origins[moved[position]] = program.origins.get(position, "")
+    if not changed:
+        return None
+    stores = tuple(moved_store(store, moved, {}) for store in program.stores)
+    found = Program(program.axes, tuple(nodes), stores, program.types, {n: text for n, text in origins.items() if text})
+    return rename(found, {axis.name: axis.name for axis in program.axes})
+
+
+@dataclass(frozen=True, slots=True)
+class _Factored:
+    """A contraction without its factors. rests: its two operands, each a node as it is or a map to be made. expr: what
+    becomes of the product, which is operand 0, with `operands` after it."""
+
+    rests: tuple[int | MapNode, int | MapNode]
+    operands: tuple[int, ...]
+    expr: Expr
+
+
+def _factored(program: Program, contract: ContractNode) -> _Factored | None:
+    rests: list[int | MapNode] = []
+    factors: list[tuple[str, Expr]] = []
+    for side in (contract.left, contract.right):
+        rest, found = _split_product(program, Arg(side), frozenset(contract.axes))
+        factors += found
+        stored = getattr(program.nodes[side], "dtype", "float32")
+        if not found or rest is None:
+            rests.append(side)
+        elif isinstance(rest, Arg) and getattr(program.nodes[rest.index], "dtype", "") == stored:
+            rests.append(rest.index)
+        else:
+            operands = _read(rest)
+            rests.append(MapNode(operands, _over(rest, operands), "float32", stored))
+    if not factors or contract.running is not None:
+        return None
+    operands = tuple(dict.fromkeys(node for _, factor in factors for node in _read(factor)))
+    expr: Expr = Arg(0)
+    for fn, factor in factors:
+        expr = Apply(fn, (expr, _over(factor, (-1, *operands))))
+    return _Factored((rests[0], rests[1]), operands, expr)
+
+
+def _split_product(program: Program, expr: Expr, summed: frozenset[str]) -> tuple[Expr | None, list[tuple[str, Expr]]]:
+    """(what varies along the summed axes, [(mul or div, a factor that does not), ...]), through maps and conversions.
+
+    Here and in what comes back, the index of an Arg is a node of the program.
+    """
+    bare = strip(expr)
+    if not any(program.free[node] & summed for node in _read(bare)):
+        return None, [("mul", bare)]
+    match bare:
+        case Arg():
+            node = _skip_identity(program, bare.index)
+            found = program.nodes[node]
+            if not isinstance(found, MapNode):
+                return replace(bare, index=node), []
+            rest, factors = _split_product(program, _over_nodes(found), summed)
+            return (rest, factors) if factors else (replace(bare, index=node), [])
+        case Apply("mul", (a, b)):
+            (left, first), (right, second) = (_split_product(program, part, summed) for part in (a, b))
+            rest = left or right if left is None or right is None else Apply("mul", (left, right))
+            return rest, [*first, *second]
+        case Apply("div", (a, b)) if not any(program.free[node] & summed for node in _read(strip(b))):
+            rest, factors = _split_product(program, a, summed)
+            return rest, [*factors, ("div", strip(b))]
+        case _:
+            return bare, []
+
+
+def _read(expr: Expr) -> tuple[int, ...]:
+    """Indices of an expression's operands, each once."""
+    match expr:
+        case Arg(index):
+            return (index,)
+        case Apply():
+            return tuple(dict.fromkeys(index for part in expr.args for index in _read(part)))
+        case _:
+            return ()
+
+
+def _over_nodes(node: MapNode) -> Expr:
+    """The map's expression with nodes of the program as operands."""
+    return _with_indices(node.expr, dict(enumerate(node.operands)))
+
+
+def _over(expr: Expr, operands: tuple[int, ...]) -> Expr:
+    """An expression over nodes of the program as one over these operands."""
+    return _with_indices(expr, {node: position for position, node in enumerate(operands)})
+
+
+def _with_indices(expr: Expr, indices: Mapping[int, int]) -> Expr:
+    match expr:
+        case Arg():
+            return replace(expr, index=indices[expr.index])
+        case Apply():
+            return replace(expr, args=tuple(_with_indices(a, indices) for a in expr.args))
+        case _:
+            return expr
 
 
 def online(program: Program) -> Program | None:
@@ -127,7 +258,7 @@ def shifted_exponentials(program: Program) -> dict[int, int]:
         if pair is None:
             continue
         x, m = pair
-        leader = _skip_identity(program, m)
+        leader = _skip_guard(program, _skip_identity(program, m))
         top = program.nodes[leader]
         if (
             isinstance(top, ReduceNode)
@@ -136,6 +267,24 @@ def shifted_exponentials(program: Program) -> dict[int, int]:
         ):
             found[position] = leader
     return found
+
+
+def _skip_guard(program: Program, node: int) -> int:
+    """The node of m behind where(abs(m) == inf, 0, m), as torch.logsumexp shifts. It is a map of m alone, so that in a
+    loop it guards the running value too; a sum that was shifted by 0 holds inf, or nothing, and stays so rescaled."""
+    choice = _map_of(program, node, Apply("where", (Arg(0, cast=False), Lit(0), Arg(1))))
+    if choice is None:
+        return node
+    test, m = choice
+    equal = _map_of(program, test, Apply("eq", (Arg(0), Lit(float("inf")))))
+    size = _map_of(program, equal[0], Apply("abs", (Arg(0),))) if equal else None
+    return _skip_identity(program, m) if size == (m,) else node
+
+
+def _map_of(program: Program, node: int, expr: Expr) -> tuple[int, ...] | None:
+    """The operands of a map with just this expression."""
+    found = program.nodes[node]
+    return found.operands if isinstance(found, MapNode) and found.expr == expr else None
 
 
 def softmax_maxima(program: Program) -> frozenset[int]:
@@ -155,6 +304,26 @@ def softmax_maxima(program: Program) -> frozenset[int]:
 def _only_exponentials(program: Program, node: int, exps: Mapping[int, int]) -> bool:
     users = [i for i, n in enumerate(program.nodes) if node in operands(n)]
     return bool(users) and node not in {s.node for s in program.stores} and all(u in exps for u in users)
+
+
+def normalisers(program: Program) -> frozenset[int]:
+    """Maps that divide by a sum of shifted exponentials. Such a sum lies between 1 and the number of its terms (or is 0
+    or NaN, which a reciprocal keeps), so that multiplying by its reciprocal can neither overflow nor underflow."""
+    exps = shifted_exponentials(program)
+    found: set[int] = set()
+    for position, node in enumerate(program.nodes):
+        match node:
+            case MapNode(operands=operands, expr=Apply("div", (Arg(), Arg(divisor)))):
+                total = program.nodes[_skip_identity(program, operands[divisor])]
+                if (
+                    isinstance(total, ReduceNode)
+                    and total.fn == "sum"
+                    and _skip_identity(program, total.operand) in exps
+                ):
+                    found.add(position)
+            case _:
+                pass
+    return frozenset(found)
 
 
 def _through(program: Program, node: int, fn: str) -> tuple[int, Expr] | None:

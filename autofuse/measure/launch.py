@@ -42,6 +42,7 @@ class Launcher:
             self._run, middle = raw, (self.compiled.function, *settings, *metadata)
             descriptors = iter(self.compiled.metadata.tensordesc_meta or ())
         self._middle = middle
+        self._scratch_of = _Scratch(kernel) if any(p.scratch for p in kernel.parameters) else None
         self._arguments = tuple(
             (parameter.value, _bind(parameter, descriptors)) for parameter in kernel.parameters
         )  # fmt: skip
@@ -53,11 +54,42 @@ class Launcher:
         """
         for value in self.kernel.zeroed:
             tensors[value].zero_()
+        handle: int = self._stream(self._device) if stream is None else stream
+        if self._scratch_of is not None:
+            tensors = {**tensors, **self._scratch_of(handle)}
         arguments: list[Any] = []
         for value, bind in self._arguments:
             arguments += bind(tensors[value])
-        stream = self._stream(self._device) if stream is None else stream
-        self._run(*self.kernel.grid, stream, *self._middle, *arguments, *self._constants)
+        self._run(*self.kernel.grid, handle, *self._middle, *arguments, *self._constants)
+
+
+class _Scratch:
+    """A kernel's own buffers: one set a stream, kept, since launches on one stream run one after the other. Under
+    capture a set of its own, zeroed by the graph: the graph's memory is not ours to keep."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._kept: dict[int, dict[str, torch.Tensor]] = {}
+
+    def __call__(self, stream: int) -> dict[str, torch.Tensor]:
+        import torch
+
+        found = self._kept.get(stream)
+        if found is None:
+            found = scratch(self._kernel, "cuda")
+            if not torch.cuda.is_current_stream_capturing():
+                self._kept[stream] = found
+        return found
+
+
+def scratch(kernel: Kernel, device: str) -> dict[str, torch.Tensor]:
+    """Zeroed buffers for a kernel's scratch parameters, by name."""
+    import torch
+
+    return {
+        p.value: torch.zeros(p.scratch, dtype=getattr(torch, p.dtype), device=device)
+        for p in kernel.parameters if p.scratch
+    }  # fmt: skip
 
 
 def _raw_launch(launcher: Any) -> Callable[..., None] | None:
@@ -156,6 +188,7 @@ def interpret_here(kernel: Kernel, tensors: Mapping[str, torch.Tensor]) -> None:
     function = load(kernel)
     for value in kernel.zeroed:
         tensors[value].zero_()
+    tensors = {**tensors, **scratch(kernel, "cpu")}
     arguments = [
         descriptor(parameter, tensors[parameter.value]) if parameter.block else tensors[parameter.value]
         for parameter in kernel.parameters

@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 
 from autofuse.errors import ResultsError
 from autofuse.results.schema import STATUSES, TIMINGS, Statuses, canonical
+from autofuse.schedule.schedule import Schedule
 
 Key = tuple[str, str, str]
 """(graph_key, group_key, config_digest): what is measured once."""
 
 Row = dict[str, Any]
+KNOB_DEFAULTS = {f.name: f.default for f in fields(Schedule) if f.name != "roles"}
 
 
 def now() -> datetime:
@@ -27,8 +29,12 @@ def now() -> datetime:
 
 def config_digest(implementation: str, config: Mapping[str, Any], rewrites: str = "") -> str:
     """Names a candidate inside its group: 16 hex digits over implementation, config and rewrites. The order of a
-    schedule's roles is its loop order, so it counts; that of other keys does not."""
-    plain = {**config, "roles": list(config["roles"].items())} if isinstance(config.get("roles"), dict) else config
+    schedule's roles is its loop order, so it counts; that of other keys does not. Knobs at their defaults are left out,
+    so that a knob that is new changes no name that is old."""
+    plain: Mapping[str, Any] = config
+    if isinstance(config.get("roles"), dict):
+        knobs = {name: value for name, value in config.items() if value != KNOB_DEFAULTS.get(name, ...)}
+        plain = {**knobs, "roles": list(config["roles"].items())}
     return hashlib.sha256(canonical([implementation, plain, rewrites]).encode()).hexdigest()[:16]
 
 

@@ -58,6 +58,7 @@ class ProgramFacts:
         found |= {
             "has_loop": any(kind in ("loop", "split") for kind in self.kinds.values()),
             "has_split": "split" in self.kinds.values(),
+            "passes": self.passes,
             "itemsize": self.itemsize,
             "n_loads": sum(isinstance(node, Load) for node in nodes),
             "n_stores": len(self.program.stores),
@@ -72,6 +73,31 @@ class ProgramFacts:
             found[f"size_{name}"] = self.program.sizes[axis] if axis else 1
             found[f"role_{name}"] = self.kinds[axis] if axis else ""
         return found
+
+    @cached_property
+    def passes(self) -> int:
+        """Loops one after the other that the program makes along its looped axes: each waits for reductions of the one
+        before it, save for those that it follows running."""
+        nodes, free = self.program.nodes, self.program.free
+        looped = {axis for axis, kind in self.kinds.items() if kind in ("loop", "split")}
+        known: dict[tuple[int, int | None], int] = {}
+
+        def summed(node: int) -> bool:
+            found = nodes[node]
+            return isinstance(found, ReduceNode | ContractNode) and bool(looped & set(found.axes))
+
+        def level(node: int, running: int | None) -> int:
+            """Which pass computes the node; an operand that is finished by an earlier one adds a pass."""
+            if (node, running) not in known:
+                inner = getattr(nodes[node], "running", None) if summed(node) else running
+                known[node, running] = max(
+                    (level(o, inner) + (summed(o) and o != inner) for o in operands(nodes[node])), default=0
+                )
+            return known[node, running]
+
+        goals = [n for n in range(len(nodes)) if summed(n)]
+        goals += [store.node for store in self.program.stores if looped & free[store.node]]
+        return max((1 + level(goal, None) for goal in goals), default=0)
 
     @cached_property
     def contracts(self) -> tuple[ContractNode, ...]:

@@ -9,7 +9,7 @@ from itertools import product
 
 from autofuse.ir.graph import ITEMSIZE
 from autofuse.ir.index import Index, linearize
-from autofuse.ir.program import ContractNode, Load, Program, ReduceNode, Store, operands
+from autofuse.ir.program import ContractNode, Load, Program, ReduceNode, Store, closure, operands
 
 MAX_TILE = 65536
 """Elements of the largest tile: 64 float32 registers a thread at 32 warps."""
@@ -103,7 +103,8 @@ def role_assignments(
     for kinds in product(*choices):
         assignment = dict(zip(order, kinds, strict=True))
         whole = {a: next_pow2(program.sizes[a]) for a, kind in assignment.items() if kind == "whole"}
-        if kinds.count("split") <= 1 and all(_volume(whole, axes) <= MAX_TILE for axes in tiles):
+        fits = all(_volume(whole, axes) <= MAX_TILE for axes in tiles)
+        if kinds.count("split") <= 1 and fits and _meets_once(program, assignment):
             found.append(assignment)
     return tuple(found)
 
@@ -165,10 +166,20 @@ def _ordered(program: Program, classes: Mapping[str, str]) -> dict[str, str]:
 # --- splitting ---
 
 
+def _sums(program: Program, axis: str) -> frozenset[int]:
+    """Nodes that reduce an axis."""
+    nodes = enumerate(program.nodes)
+    return frozenset(i for i, n in nodes if isinstance(n, ReduceNode | ContractNode) and axis in n.axes)
+
+
 def _may_split(program: Program, axis: str) -> bool:
-    """Programs that share `axis` may combine by atomic adds: each reduction over it is a plain sum that is stored in
-    float32 and read by nothing else, and every other store runs along the axis."""
-    sums = {i for i, n in enumerate(program.nodes) if isinstance(n, ReduceNode | ContractNode) and axis in n.axes}
+    return bool(added_by_atomics(program, axis)) or _may_join(program, axis)
+
+
+def added_by_atomics(program: Program, axis: str) -> frozenset[int]:
+    """The reductions over an axis, if programs that share it may combine by atomic adds: each is a plain sum that is
+    stored in float32 and read by nothing else, and every other store runs along the axis. Else none."""
+    sums = _sums(program, axis)
     read = {operand for node in program.nodes for operand in operands(node)}
     followed = {n.running for n in program.nodes if isinstance(n, ReduceNode | ContractNode)}
     indirect = {n for store in program.stores for index in store.index for n in index.nodes}
@@ -176,16 +187,41 @@ def _may_split(program: Program, axis: str) -> bool:
         node = program.nodes[number]
         assert isinstance(node, ReduceNode | ContractNode)
         if number in read | followed | indirect or node.running is not None:
-            return False
+            return frozenset()
         if isinstance(node, ReduceNode) and node.fn != "sum":
-            return False
+            return frozenset()
         if any(program.types[s.value].dtype != "float32" for s in program.stores if s.node == number):
+            return frozenset()
+    return sums if all(store.node in sums or axis in _axes(store) for store in program.stores) else frozenset()
+
+
+def _may_join(program: Program, axis: str) -> bool:
+    """The program that comes last may combine the parts of all: no reduction over the axis waits for another (but it
+    may follow one running), and what is stored along the axis depends on none of them."""
+    sums = _sums(program, axis)
+    for number in sums:
+        node = program.nodes[number]
+        assert isinstance(node, ReduceNode | ContractNode)
+        if node.correction == "shift" or getattr(node, "fn", "") in ("argmax", "argmin"):
             return False
-    return all(store.node in sums or axis in _axes(store) for store in program.stores)
+        if closure(program, *operands(node)) & sums - {node.running}:
+            return False
+    along = [store for store in program.stores if axis in _axes(store) | program.free[store.node]]
+    return bool(sums) and not any(closure(program, store.node) & sums for store in along)
 
 
 def _axes(store: Store) -> frozenset[str]:
     return frozenset(axis for index in store.index for axis in index.axes)
+
+
+def _meets_once(program: Program, kinds: Mapping[str, str]) -> bool:
+    """Programs that join their parts do so after one loop over the split axis, which no other loop stands around."""
+    axis = next((a for a, kind in kinds.items() if kind == "split"), None)
+    if axis is None or added_by_atomics(program, axis):
+        return True
+    looped = {a for a, kind in kinds.items() if kind == "loop"}
+    summed = (program.nodes[number] for number in _sums(program, axis))
+    return not any(looped & program.free[operand] for node in summed for operand in operands(node))
 
 
 # --- contiguity ---

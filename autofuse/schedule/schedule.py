@@ -15,7 +15,8 @@ _ROLE = re.compile(r"^(grid|loop|whole|split)(?:\((\d+)(?:,(\d+))?\))?$")
 @dataclass(frozen=True, slots=True, order=True)
 class Role:
     """grid(B): tiles of B across programs. loop(B): tiles of B one after the other inside a program. whole: the whole
-    axis in the tile, padded to a power of two. split(B,S): tiles of B, shared by S programs that combine by atomics."""
+    axis in the tile, padded to a power of two. split(B,S): tiles of B, shared by S programs that combine: by atomic
+    adds where plain float32 sums are all that is stored, else the one that comes last combines the parts of all."""
 
     kind: str
     block: int = 0
@@ -44,8 +45,11 @@ class Schedule:
 
     num_warps, num_stages: as Triton's. group: rows of tiles walked together before the next column (grid order; 1 is
     row-major). persistent: programs per multiprocessor of a persistent grid, 0 for one program a tile. flatten: the
-    persistent loop and the loop inside are pipelined as one. access: "pointer" or "descriptor" (TMA) for operands of
-    contracts. eviction: "none" or "first" (streamed inputs leave the cache first). maxnreg: register cap, 0 for none.
+    persistent loop and the loop inside are pipelined as one. access: "pointer", "descriptor" (TMA for operands of
+    contracts and for stores) or "operands" (TMA for the operands alone: a store then needs no shared memory of its
+    own). eviction: "none" or "first" (streamed inputs leave the cache first). maxnreg: register cap, 0 for none.
+    sweep: the way of a second pass along a looped axis: "forward" begins at the start again, "reverse" goes back from
+    where the pass before it ended, "hold" does so and keeps that last tile in registers.
     """
 
     roles: tuple[tuple[str, Role], ...]
@@ -57,6 +61,7 @@ class Schedule:
     access: str = "pointer"
     eviction: str = "none"
     maxnreg: int = 0
+    sweep: str = "forward"
 
     def role(self, axis: str) -> Role:
         for name, role in self.roles:
@@ -100,8 +105,10 @@ class Schedule:
         parts = [f"{axis}={role}" for axis, role in self.roles]
         parts += [f"warps={self.num_warps}", f"stages={self.num_stages}"]
         parts += [f"group={self.group}"] * (self.group > 1) + [f"persistent={self.persistent}"] * (self.persistent > 0)
-        parts += ["flatten"] * self.flatten + ["tma"] * (self.access == "descriptor")
+        parts += ["flatten"] * self.flatten
+        parts += {"descriptor": ["tma"], "operands": ["tma-operands"]}.get(self.access, [])
         parts += [f"evict={self.eviction}"] * (self.eviction != "none") + [f"maxnreg={self.maxnreg}"] * (
             self.maxnreg > 0
         )
+        parts += [f"sweep={self.sweep}"] * (self.sweep != "forward")
         return " ".join(parts)

@@ -30,6 +30,7 @@ KNOBS: dict[str, str] = {
     "access": "text",
     "eviction": "text",
     "maxnreg": "number",
+    "sweep": "text",
 }
 """Knobs of schedule.Schedule -> their kind in the constraint language."""
 
@@ -44,6 +45,7 @@ FACTS: dict[str, str] = {
     "programs": "number",  # tiles of the grid, times the parts of a split axis
     "grid_axes": "number",  # grid axes with more than one tile
     "loop_steps": "number",  # of the loop axes together, in one pass
+    "passes": "number",  # along the looped axes, one after the other
     "has_loop": "bool",
     "has_split": "bool",
     "itemsize": "number",  # bytes of an element of the largest input (of a contract's left operand)
@@ -128,7 +130,7 @@ class Space:
         spec = self.classes.get(name, {}).get(kind)
         if spec is None:
             return False
-        return kind != "loop" or not self.covers(name, size) or spec.blocks[0] < next_pow2(size)
+        return kind not in ("loop", "split") or not self.covers(name, size) or spec.blocks[0] < next_pow2(size)
 
     def default_kinds(self, program: Program, family: Family | None = None) -> dict[str, str]:
         found = self.assignments(program, family)

@@ -24,8 +24,9 @@ FIELDS = {
 TOP = {"family", "arch", "extends", "target", "class", "knobs", "constraint"}
 CHOICES: dict[str, tuple[object, ...]] = {
     "flatten": (False, True),
-    "access": ("pointer", "descriptor"),
+    "access": ("pointer", "descriptor", "operands"),
     "eviction": ("none", "first"),
+    "sweep": ("forward", "reverse", "hold"),
 }
 RANGES = {"num_warps": (1, 32), "num_stages": (1, 16), "group": (1, 64), "persistent": (0, 16), "maxnreg": (0, 255)}
 LARGEST_BLOCK = 1 << 20

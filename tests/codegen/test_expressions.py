@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from autofuse.codegen.expressions import register_dtype, render, triton_type
+from autofuse.codegen.expressions import module, register_dtype, render, triton_type
 from autofuse.ir.functions import FUNCTIONS
 from autofuse.ir.graph import Apply, Arg, Lit
 
@@ -39,13 +39,7 @@ INTEGERS = [
 
 
 def body(dtype: str, names: list[str]) -> str:
-    lines = [
-        "import triton",
-        "import triton.language as tl",
-        "",
-        "@triton.jit",
-        f"def k_{dtype}(pa, pb, pc, out, N: tl.constexpr):",
-    ]
+    lines = [f"def k_{dtype}(pa, pb, pc, out, N: tl.constexpr):"]
     lines += ["    i = tl.arange(0, N)", *(f"    {v} = tl.load(p{v} + i)" for v in "abc")]
     for row, name in enumerate(names):
         args: list[Arg | Apply] = [Arg(i) for i in range(FUNCTIONS[name].arity)]
@@ -53,7 +47,7 @@ def body(dtype: str, names: list[str]) -> str:
             args[0] = Apply("gt", (Arg(0), Lit(0)))
         text = render(Apply(name, tuple(args)), ["a", "b", "c"], [dtype] * 3, dtype, dtype)
         lines.append(f"    tl.store(out + {row} * N + i, {text})")
-    return "\n".join(lines) + "\n"
+    return module("\n".join(lines) + "\n")
 
 
 DRIVER = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.codegen.looptree import build_tree
-from autofuse.schedule.families import classify, legal_kinds, loop_order, role_assignments
+from autofuse.codegen.looptree import Join, build_tree
+from autofuse.schedule.families import added_by_atomics, classify, legal_kinds, loop_order, role_assignments
 from autofuse.schedule.space import for_family
 from tests.schedule.programs import ALL, Builder, attention, chain, column_sum, layer_norm_backward, matmul, softmax
 
@@ -43,23 +43,36 @@ def test_names_do_not_matter() -> None:
     assert classify(b.program()).classes == {"k": "m", "m": "n", "n": "k"}
 
 
-def test_split_needs_a_plain_float32_sum() -> None:
-    assert "split" in legal_kinds(column_sum())["k"]
-    assert "split" not in legal_kinds(column_sum(dtype="bfloat16"))["k"]
-    assert "split" not in legal_kinds(softmax())["n"]
-    assert "split" in legal_kinds(matmul(out="float32", bias=False))["k"]
-    assert "split" not in legal_kinds(matmul(out="float32"))["k"]  # its result is read by the epilogue
-    assert "split" not in legal_kinds(matmul(bias=False))["k"]
+def test_atomics_need_a_plain_float32_sum() -> None:
+    assert added_by_atomics(column_sum(), "k")
+    assert not added_by_atomics(column_sum(dtype="bfloat16"), "k")
+    assert not added_by_atomics(softmax(), "n")
+    assert added_by_atomics(matmul(out="float32", bias=False), "k")
+    assert not added_by_atomics(matmul(out="float32"), "k")  # its result is read by the epilogue
+    assert not added_by_atomics(matmul(bias=False), "k")
     maximum = Builder(m=64, k=1024)
     maximum.store("y", "m", maximum.reduce("max", maximum.load("x", "km"), "k"), "float32")
-    assert "split" not in legal_kinds(maximum.program())["k"]
-
-
-def test_split_is_declined_where_another_store_would_repeat() -> None:
+    assert not added_by_atomics(maximum.program(), "k")
     b = Builder(m=64, k=1024)
     b.store("y", "m", b.reduce("sum", b.load("x", "km"), "k"), "float32")
-    b.store("z", "m", b.map("exp", b.load("v", "m")))
-    assert legal_kinds(b.program()) == {"m": ("grid", "whole"), "k": ("whole", "loop")}
+    b.store("z", "m", b.map("exp", b.load("v", "m")))  # every program would store it
+    assert not added_by_atomics(b.program(), "k")
+    assert "split" in legal_kinds(b.program())["k"]  # but the one that comes last may
+
+
+def test_parts_are_joined_only_where_they_meet_once() -> None:
+    assert "split" in legal_kinds(column_sum(dtype="bfloat16"))["k"]
+    assert "split" in legal_kinds(matmul())["k"]
+    assert "split" not in legal_kinds(softmax())["n"]  # stored along it, after the sum
+    b = Builder(m=64, k=1024)
+    x = b.load("x", "km")
+    b.store("y", "m", b.reduce("sum", b.map("sub", x, b.reduce("max", x, "k")), "k"))
+    assert "split" not in legal_kinds(b.program())["k"]  # the sum waits for the maximum
+    split = [k for k in role_assignments(chain(), classify(chain())) if "split" in k.values()]
+    assert split
+    for kinds in split:  # n outside of the loop over k; never k inside of the loop over n
+        assert kinds["n"] == "split"
+        assert sum(isinstance(s, Join) for s in build_tree(chain(), kinds, list(kinds)).body) == 1
 
 
 def test_grid_needs_the_axis_in_every_store() -> None:

@@ -1,0 +1,173 @@
+"""Rewrites of captured functions against float64 in Triton's interpreter, at odd sizes and extreme values; and where
+they are declined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  torch's own convention
+
+from autofuse.capture.trace import capture
+from autofuse.codegen.looptree import build_tree
+from autofuse.codegen.triton import emit
+from autofuse.fusion.build import build
+from autofuse.fusion.rewrites import variants
+from autofuse.ir.graph import Graph
+from autofuse.ir.program import ContractNode, Load, Program
+from autofuse.measure.launch import interpret
+from autofuse.schedule.schedule import Role, Schedule
+
+Function = Callable[..., torch.Tensor]
+
+
+def program_of(fn: Function, args: tuple[torch.Tensor, ...]) -> tuple[Graph, Program]:
+    graph = capture(fn, args)[0].graph
+    return graph, build(graph, frozenset(op.name for op in graph.ops), tuple(v for v in graph.outputs if v is not None))
+
+
+def roles(program: Program, loop: int, grid: int = 16) -> tuple[tuple[str, Role], ...]:
+    """Everything summed in a loop, save for what an inner product sums: that is whole."""
+    last = [n for n in program.nodes if isinstance(n, ContractNode)][-1:]
+    looped = {a for n in last for a in n.axes} or set(program.reduced)
+    found: list[tuple[str, Role]] = []
+    for axis in program.axes:
+        role = Role("loop", loop) if axis.name in looped else Role("whole") if axis.name in program.reduced else None
+        found.append((axis.name, role or Role("grid", grid)))
+    return tuple(found)
+
+
+def run(fn: Function, args: tuple[torch.Tensor, ...], names: tuple[str, ...], loop: int = 16) -> torch.Tensor:
+    graph, program = program_of(fn, args)
+    changed = variants(program)[names]
+    kernel = emit(changed, Schedule(roles(changed, loop), num_stages=2), "kernel")
+    out = fn(*args)
+    env = {name: arg for name in graph.inputs for arg in args if matches(graph, name, arg)}
+    assert len(env) == len(args), "inputs of one shape"
+    (name,) = program.outputs
+    env[name] = torch.full_like(out, float("nan"))
+    interpret(kernel, env)
+    return env[name]
+
+
+def matches(graph: Graph, name: str, arg: torch.Tensor) -> bool:
+    kind = graph.types[name]
+    return kind.shape == tuple(arg.shape) and kind.dtype == str(arg.dtype).removeprefix("torch.")
+
+
+def close(mine: torch.Tensor, exact: torch.Tensor, limit: float = 3e-3) -> None:
+    assert torch.equal(mine.isnan(), exact.isnan())
+    mine, exact = mine.double().nan_to_num(0.0), exact.nan_to_num(0.0)
+    assert float((mine - exact).norm()) <= limit * max(float(exact.norm()), 1e-6)
+
+
+def half(*shape: int, scale: float = 1.0, seed: int = 0) -> torch.Tensor:
+    return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale).half()
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((q @ k.T).float() * 0.25, -1).to(q.dtype) @ v
+
+
+def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.rms_norm(x, (x.shape[-1],), g, 1e-6), w)
+
+
+@pytest.mark.parametrize("keys", [2, 7, 16, 33, 100])
+def test_attention_in_one_loop(keys: int) -> None:
+    args = (half(19, 16), half(keys, 16, seed=1), half(keys, 24, seed=2))
+    close(run(attention, args, ("deferred", "online")), attention(*(a.double() for a in args)))
+
+
+def test_one_loop_is_one_pass_over_the_keys() -> None:
+    args = (half(32, 16), half(64, 16), half(64, 24))
+    _, program = program_of(attention, args)
+    passes: dict[tuple[str, ...], int] = {}
+    for names, changed in variants(program).items():
+        axis = [n for n in changed.nodes if isinstance(n, ContractNode)][-1].axes[0]
+        kinds = {name: role.kind for name, role in roles(changed, 16)}
+        passes[names] = build_tree(changed, kinds).passes(axis)
+    assert passes == {(): 3, ("deferred",): 2, ("online",): 2, ("deferred", "online"): 1}
+
+
+@pytest.mark.parametrize("value", [0.0, 40.0, -40.0, float("inf"), float("nan")])
+def test_attention_at_extremes(value: float) -> None:
+    """A query that makes all scores equal, very large, or not a number, beside ordinary ones."""
+    q, k, v = half(5, 16), half(40, 16, seed=1).abs(), half(40, 24, seed=2)
+    q[2] = value
+    close(run(attention, (q, k, v), ("deferred", "online")), attention(q.double(), k.double(), v.double()), 1e-2)
+
+
+def test_a_row_that_is_masked_out_is_not_a_number() -> None:
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.softmax((q @ k.T).float() + mask, -1).to(q.dtype) @ v
+
+    mask = torch.zeros(5, 40)
+    mask[1] = float("-inf")
+    mask[3, 7:] = float("-inf")
+    args = (half(5, 16), half(40, 16, seed=1), half(40, 24, seed=2), mask)
+    close(run(fn, args, ("deferred", "online")), fn(*(a.double() for a in args)))
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 16, 16), (7, 100, 33), (40, 64, 17)])
+def test_a_norm_and_the_product_after_it_in_one_loop(rows: int, depth: int, columns: int) -> None:
+    args = (half(rows, depth, scale=3.0), half(depth, seed=1), half(columns, depth, seed=2))
+    close(run(norm_linear, args, ("deferred",), 32), norm_linear(*(a.double() for a in args)))
+
+
+def test_an_operand_that_was_only_scaled_is_multiplied_as_it_is() -> None:
+    _, program = program_of(lambda x, c, w: (x * c[:, None]) @ w, (half(7, 32), half(7), half(32, 9)))
+    changed = variants(program)[("deferred",)]
+    (product,) = [n for n in changed.nodes if isinstance(n, ContractNode)]
+    assert all(isinstance(changed.nodes[side], Load) for side in (product.left, product.right))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, c, w: (x + c[:, None]) @ w,
+        lambda x, c, w: (c[:, None] / x) @ w,
+        lambda x, c, w: torch.exp(x * c[:, None]) @ w,
+        lambda x, c, w: (x * w[:, 0]) @ w + c[:, None],
+    ],
+    ids=["sum", "divisor", "inside a function", "varies along the summed axis"],
+)
+def test_what_is_no_factor_stays(fn: Function) -> None:
+    _, program = program_of(fn, (half(7, 32), half(7), half(32, 9)))
+    assert ("deferred",) not in variants(program)
+
+
+def test_axes_that_would_nest_in_themselves_stay_apart() -> None:
+    """The residual is read along the columns that are stored and along those that its norm sums: one axis of both would
+    put the product's loop inside of itself."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        return x + F.linear(F.silu(F.linear(F.rms_norm(x, (48,)), w)), u)
+
+    args = (half(9, 48), half(64, 48, scale=0.2, seed=1), half(48, 64, scale=0.2, seed=2))
+    _, program = program_of(fn, args)
+    assert sorted(axis.size for axis in program.axes) == [9, 48, 48, 64]
+    close(run(fn, args, ()), fn(*(a.double() for a in args)))
+
+
+def log_sum_exp(x: torch.Tensor) -> torch.Tensor:
+    return torch.logsumexp(x, 1)
+
+
+@pytest.mark.parametrize(
+    "row", [[0.0] * 70, [6e4] * 70, [float("-inf")] * 70, [1.0] * 40 + [float("inf")] * 30, [float("inf")] + [1.0] * 69,
+            [float("nan")] + [1.0] * 69, [float("-inf")] * 69 + [3.0]],
+    ids=["equal", "large", "empty", "infinite late", "infinite first", "nan", "one"],
+)  # fmt: skip
+@pytest.mark.parametrize("parts", [1, 3])
+def test_log_sum_exp_in_one_loop(row: list[float], parts: int) -> None:
+    """torch's guard against an infinite maximum included, in one program and shared by three."""
+    x = torch.stack([torch.tensor(row), half(70).float()]).half()
+    graph, program = program_of(log_sum_exp, (x,))
+    changed = variants(program)[("online",)]
+    role = Role("loop", 16) if parts == 1 else Role("split", 16, parts)
+    axes = tuple((a.name, role if a.name in program.reduced else Role("grid", 1)) for a in program.axes)
+    out = torch.full((2,), -7.0).half()
+    interpret(emit(changed, Schedule(axes), "kernel"), {graph.inputs[0]: x, program.outputs[0]: out})
+    torch.testing.assert_close(out.double(), log_sum_exp(x.double()), rtol=2e-3, atol=2e-3, equal_nan=True)
