@@ -21,6 +21,10 @@ class CaptureError(AutofuseError):
     """The function cannot be captured as a graph."""
 
 
+class NothingToTune(CaptureError):
+    """The function does nothing to a tensor: it is as fast as it gets, and torch.compile hands nothing over."""
+
+
 class UnknownTarget(UsageError):
     """No such device or architecture."""
 

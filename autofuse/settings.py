@@ -17,11 +17,13 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 @dataclass(frozen=True, slots=True)
 class Settings:
     """cache_dir: compiled kernels ($AUTOFUSE_CACHE_DIR). store_dir: the plan store ($AUTOFUSE_STORE).
-    log_level: of the `autofuse` loggers ($AUTOFUSE_LOG)."""
+    log_level: of the `autofuse` loggers ($AUTOFUSE_LOG). recordings: folder of recorded times, or "none"
+    ($AUTOFUSE_RECORDINGS); None for those that come with autofuse."""
 
     cache_dir: Path
     store_dir: Path
     log_level: str = "WARNING"
+    recordings: Path | None = None
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> Settings:
@@ -33,10 +35,12 @@ class Settings:
             raise UsageError(f"AUTOFUSE_LOG={level}: expected one of {', '.join(LEVELS)}")
         cache_dir = environment.get("AUTOFUSE_CACHE_DIR")
         store_dir = environment.get("AUTOFUSE_STORE")
+        recordings = environment.get("AUTOFUSE_RECORDINGS")
         return Settings(
             cache_dir=Path(cache_dir).expanduser() if cache_dir else user_cache_path("autofuse"),
             store_dir=Path(store_dir).expanduser() if store_dir else user_data_path("autofuse"),
             log_level=level,
+            recordings=Path(recordings).expanduser() if recordings else None,
         )
 
 

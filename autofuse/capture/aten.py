@@ -63,6 +63,25 @@ def resolve(target: str) -> Any:
     return found
 
 
+def constant(argument: Argument, device: str) -> Any:
+    """The Python value of an argument that reads no tensor. Raises CaptureError for a symbol that torch lacks."""
+    import torch
+
+    match argument:
+        case Symbol("device", _):
+            return torch.device(device)
+        case Symbol("dtype" | "layout" | "memory_format" as kind, name) if isinstance(
+            getattr(torch, name, None), getattr(torch, kind)
+        ):
+            return getattr(torch, name)
+        case Symbol(kind, name):
+            raise CaptureError(f"torch.{name} is no {kind}")
+        case tuple():
+            return [constant(item, device) for item in argument]
+        case _:
+            return argument
+
+
 class _Binder:
     def __init__(self, env: dict[str, torch.Tensor], dtype: str | None, device: str | None) -> None:
         self.env, self.dtype, self.device = env, dtype, device
@@ -87,14 +106,6 @@ class _Binder:
         return value
 
     def symbol(self, symbol: Symbol) -> Any:
-        import torch
-
-        if symbol.kind == "device":
-            return torch.device(self.device or symbol.name)
-        if symbol.kind not in ("dtype", "layout", "memory_format"):
-            raise CaptureError(f"unknown kind of torch constant: {symbol.kind!r}")
-        name = self.dtype if symbol.kind == "dtype" and self.dtype and symbol.name in _FLOATING else symbol.name
-        found = getattr(torch, name, None)
-        if not isinstance(found, getattr(torch, symbol.kind)):
-            raise CaptureError(f"torch.{name} is no {symbol.kind}")
-        return found
+        if symbol.kind == "dtype" and self.dtype and symbol.name in _FLOATING:
+            symbol = Symbol("dtype", self.dtype)
+        return constant(symbol, self.device or symbol.name)

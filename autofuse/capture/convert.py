@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autofuse.capture import pointwise
+from autofuse.capture.aten import NAMESPACES
+from autofuse.capture.composite import MARK, Call
 from autofuse.errors import CaptureError
 from autofuse.ir.graph import (
     Apply,
     Arg,
     Argument,
     AtenCall,
+    Composite,
     Expr,
     Form,
     Graph,
@@ -105,11 +109,14 @@ class _Converter:
         self.names = {node.name for node in gm.graph.nodes}
         self.renamed: dict[Any, str] = {}
         self.parts: dict[Any, dict[int, str]] = {}
+        self.calls: dict[Call, list[str]] = {}
+        """What eager would have called -> names of the ops made of it."""
 
     def graph(self) -> Graph:
         inputs: list[str] = []
         outputs: tuple[str | None, ...] = ()
         for node in self.gm.graph.nodes:
+            before = len(self.ops)
             match node.op:
                 case "placeholder":
                     inputs.append(node.name)
@@ -122,7 +129,51 @@ class _Converter:
                     outputs = tuple(None if value is None else self.ref(value) for value in node.args[0])
                 case _:
                     raise CaptureError(f"{node.name}: {node.op} has no place in an AOT graph")
-        return _pruned(tuple(inputs), self.ops, outputs, self.types)
+            self.came_from(node, [op.name for op in self.ops[before:]])
+        graph = _pruned(tuple(inputs), self.ops, outputs, self.types)
+        return replace(graph, composites=self.composites(graph))
+
+    def came_from(self, node: Any, made: list[str]) -> None:
+        """Ops of one node: of the call that a decomposition took apart, or of the node's own where that became several
+        ops."""
+        call = node.meta.get(MARK)
+        if call is None and len(made) > 1:
+            call = Call(node.target, tuple(node.args), dict(node.kwargs), (node,))
+        if call is not None:
+            self.calls.setdefault(call, []).extend(made)
+
+    def composites(self, graph: Graph) -> tuple[Composite, ...]:
+        found = (self.composite(graph, call, [name for name in made if name in graph.by_name])
+                 for call, made in self.calls.items())  # fmt: skip
+        return tuple(composite for composite in found if composite is not None)
+
+    def composite(self, graph: Graph, call: Call, ops: list[str]) -> Composite | None:
+        """None where eager's call is of no use: one op does as much, or the graph lacks an argument or every result."""
+        target = str(call.target)
+        namespace, packet, *_ = target.split(".")
+        if sum(not graph.by_name[name].is_view for name in ops) < 2 or namespace not in NAMESPACES:
+            return None
+        try:
+            args = tuple(self.argument(value) for value in call.args)
+            kwargs = tuple((name, self.argument(value)) for name, value in sorted(call.kwargs.items()))
+        except CaptureError:
+            return None
+        used = {value for op in graph.ops if op.name not in ops for value in op.inputs} | set(graph.outputs)
+        own = used & {value for name in ops for value in graph.by_name[name].outputs}
+        results: list[str] = []
+        for i, value in enumerate(self.results(call)):
+            here = value in own and value not in results
+            results.append(value if here and value is not None else self.unique(f"{ops[-1]}_unused_{i}"))
+        op = Op(self.unique(f"{ops[-1]}_{packet}"), AtenCall(target, args, kwargs), None, tuple(results),
+                graph.by_name[ops[-1]].origin)  # fmt: skip
+        there = own.intersection(results) and all(v in graph.inputs or v in graph.producer for v in op.inputs)
+        return Composite(op, tuple(ops)) if there else None
+
+    def results(self, call: Call) -> list[str | None]:
+        """Names of the call's results, as far as the graph has them."""
+        if len(call.outputs) == 1 and call.outputs[0] in self.parts:
+            return list(self.parts[call.outputs[0]].values())
+        return [None if node is None else self.ref(node) for node in call.outputs]
 
     def placeholder(self, node: Any) -> None:
         if not _is_tensor(node.meta.get("val")):

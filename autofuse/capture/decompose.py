@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from autofuse.capture.composite import remembered
+
 WHOLE = ("addmm", "baddbmm", "bmm", "mm", "addmv", "addcmul", "addcdiv", "elu", "gelu", "hardsigmoid", "hardswish",
          "hardtanh", "leaky_relu", "lerp", "mish", "relu6", "silu", "softplus", "threshold", "threshold_backward",
          "masked_fill", "clamp_min", "clamp_max", "rsub", "floor_divide", "mean", "var", "var_mean", "embedding",
@@ -20,7 +22,7 @@ APART = ("_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's own, which compute half precision in float32 inside as eager kernels do."""
+    """torch's own, which compute half precision in float32 inside as eager kernels do; each marks what it makes."""
     import torch
     from torch._decomp import core_aten_decompositions, get_decompositions
 
@@ -28,7 +30,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     packets = [getattr(torch.ops.aten, name) for name in APART if hasattr(torch.ops.aten, name)]
     table.update(get_decompositions(packets))
     table[torch.ops.aten.repeat.default] = _repeat
-    return {op: rule for op, rule in table.items() if _packet(op) not in WHOLE}
+    return {op: remembered(op, rule) for op, rule in table.items() if _packet(op) not in WHOLE}
 
 
 def _repeat(x: Any, repeats: Sequence[int]) -> Any:

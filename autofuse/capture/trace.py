@@ -12,7 +12,7 @@ from autofuse.capture import attention
 from autofuse.capture.convert import from_fx
 from autofuse.capture.decompose import decompositions
 from autofuse.capture.indexing import indexing_without_cuda
-from autofuse.errors import AutofuseError, CaptureError
+from autofuse.errors import AutofuseError, CaptureError, NothingToTune
 from autofuse.ir.graph import Graph
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _boxed(compiler: Compiler) -> Compiler:
 def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = False) -> tuple[Captured, ...]:
     """The graphs of fn(*args), in the order they run; args may be fake tensors. Runs fn once, as compiled.
 
-    Raises CaptureError where torch.compile fails, or where there is no tensor operation.
+    Raises CaptureError where torch.compile fails, NothingToTune where there is no tensor operation.
     """
     import torch
 
@@ -84,7 +84,7 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
     finally:
         torch._dynamo.reset()
     if not found:
-        raise CaptureError("the function has no tensor operation that torch.compile captures")
+        raise NothingToTune("the function has no tensor operation that torch.compile captures")
     return tuple(found)
 
 

@@ -67,6 +67,9 @@ def brief(plan: Plan) -> dict[str, Any]:
         "timing": plan.timing,
         "total_us": plan.total_us,
         "unfused_us": plan.unfused_us,
+        "eager_us": plan.evidence.get("eager_us"),
+        "inductor_us": plan.evidence.get("inductor_us"),
+        "unfused_timing": plan.evidence.get("unfused_timing", plan.timing),
     }
 
 
@@ -95,16 +98,23 @@ def show(plan: Plan) -> None:
     from rich.console import Console
 
     from autofuse.cli.progress import shape_text
-    from autofuse.results.explain import from_list, ledger_table
+    from autofuse.results.explain import from_list, ledger_table, race
 
     console = Console(highlight=False)
     console.print(f"{plan.workload}{shape_text(plan.shape)} for {plan.target}, plan {plan.plan_id}", markup=False)
+    unfused = plan.evidence.get("unfused_timing", plan.timing)
     console.print(
-        f"{plan.total_us:.1f} us {plan.timing} against {plan.unfused_us:.1f} us unfused, {len(plan.groups)} groups"
+        f"{plan.total_us:.1f} us {plan.timing} against {plan.unfused_us:.1f} us unfused"
+        f"{'' if unfused == plan.timing else f' ({unfused})'}, {len(plan.groups)} groups"
     )
+    for line in race(plan.evidence, plan.total_us):
+        console.print(line, markup=False, soft_wrap=True)
     for group in plan.groups:
         ways = str(group.schedule) if group.schedule else ""
         console.print(f"  {', '.join(group.ops)}: {group.implementation} {ways}".rstrip(), markup=False)
+        if "recording" in group.evidence:
+            time, origin = group.evidence["recorded_us"], group.evidence["recording"]
+            console.print(f"    {time:.1f} us recorded ({origin})", markup=False, soft_wrap=True)
     ledger = from_list(plan.evidence.get("ledger", []))
     if not ledger:
         console.print("no intermediate values: nothing to fuse")

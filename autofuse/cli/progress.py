@@ -105,9 +105,13 @@ def summary(result: TuneResult) -> str:
     name = f"{result.workload}{shape_text(result.shape)}"
     if result.total_us is None:
         return f"{name}: {result.status}{': ' + result.detail if result.detail else ''}"
+    if result.status == "done" and not result.groups:
+        return f"{name}: nothing to tune{': ' + result.detail if result.detail else ''}"
     against = ""
     if result.unfused_us and result.total_us:
         against = f", {result.unfused_us / result.total_us:.2f}x against unfused"
+        if result.unfused_timing not in ("", result.timing):
+            against += f" ({result.unfused_timing})"
     early = {
         "budget": " (budget ended; the best so far is kept)",
         "interrupted": " (interrupted; the best so far is kept, --resume goes on)",

@@ -25,7 +25,9 @@ def tune(
     budget_seconds: Annotated[
         float | None, typer.Option(metavar="S", help="Stop after so long; keep the best.")
     ] = None,
-    budget_trials: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many trials.")] = None,
+    budget_trials: Annotated[
+        int | None, typer.Option(metavar="N", help="Time at most so many schedules in the whole run (no GPU: compile).")
+    ] = None,
     strategy: Annotated[str, typer.Option(metavar="|".join(STRATEGIES), help="Who proposes candidates.")] = "model",
     seed: Annotated[int, typer.Option(metavar="N", help="Of every random choice.")] = 0,
     store: options.Store = None,
@@ -37,6 +39,10 @@ def tune(
         bool, typer.Option("--dry-run", help="Enumerate and predict; compile, time, store nothing.")
     ] = False,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Compile processes (default: one a core).")] = None,
+    recordings: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR|none", help="Recorded times, for a target that is not here (default: ours)."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     _choice("--effort", effort, EFFORTS)
@@ -63,6 +69,7 @@ def tune(
         resume=resume,
         dry_run=dry_run,
         workers=workers,
+        recordings=recordings,
     )
     with output.document(json) as emit:
         found, code = run(request)
@@ -109,7 +116,7 @@ def report(results: Sequence[TuneResult]) -> None:
         if result.total_us is None:
             console.print(f"{result.status}: {result.detail}", markup=False)
             continue
-        for line in group_lines(result.groups, result.timing):
+        for line in group_lines(result.groups):
             console.print(line, markup=False, soft_wrap=True)
         if result.ledger:
             console.print(ledger_table(from_list(list(result.ledger))))
@@ -123,7 +130,7 @@ def report(results: Sequence[TuneResult]) -> None:
             console.print(f"plan {result.plan_id} in {result.store}", markup=False, soft_wrap=True)
 
 
-def group_lines(groups: Sequence[GroupResult], timing: str) -> list[str]:
+def group_lines(groups: Sequence[GroupResult]) -> list[str]:
     """Two lines a group, readable at 80 columns: what runs, and what it costs."""
     from autofuse.results.explain import si_bytes
 
@@ -137,7 +144,8 @@ def group_lines(groups: Sequence[GroupResult], timing: str) -> list[str]:
             ("DRAM", "" if group.dram_bytes is None else si_bytes(group.dram_bytes)),
             ("saves", si_bytes(group.saved_bytes)),
             ("predicted", _shown(group.predicted_us, "{:.1f} us")),
-            (timing, _shown(group.measured_us, "{:.1f} us") if timing != "predicted" else ""),
+            ("measured", _shown(group.measured_us, "{:.1f} us")),
+            ("recorded", _shown(group.recorded_us, "{:.1f} us") + (f" ({group.recording})" if group.recording else "")),
         ]
         found.append(f"{group.name}: {group.implementation} {config_text(group.config)}")
         found.append("    " + ", ".join(f"{name} {value}" for name, value in facts if value))

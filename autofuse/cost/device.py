@@ -112,9 +112,7 @@ def resolve(name: str = "auto", ceilings: Path | None = None) -> Target:
 
     Raises UnknownTarget, naming the known ones, ModelError on a bad ceilings file.
     """
-    found = (
-        _live(0) if name == "auto" else _live(_index(name)) if name.startswith("cuda") else TARGETS.get(name.lower())
-    )
+    found = _live(name) if name == "auto" or name.startswith("cuda") else TARGETS.get(name.lower())
     if found is None:
         raise UnknownTarget(f"unknown target {name!r}; known: auto, cuda:N, {', '.join(TARGETS)}")
     return found if ceilings is None or not ceilings.exists() else with_ceilings(found, load_ceilings(ceilings))
@@ -153,13 +151,19 @@ def _index(name: str) -> int:
     return int(number or 0)
 
 
-def _live(index: int) -> Target:
+def _live(name: str) -> Target:
+    """name: auto or cuda:N."""
     import torch
 
+    index = 0 if name == "auto" else _index(name)
+
     if not torch.cuda.is_available():
-        raise UnknownTarget(f"no GPU here: name a target to predict for, one of {', '.join(TARGETS)}")
-    if index >= torch.cuda.device_count():
-        raise UnknownTarget(f"no GPU cuda:{index}: this machine has {torch.cuda.device_count()}")
+        asked = f"no GPU {name} here" if name.startswith("cuda") else "no GPU here"
+        raise UnknownTarget(f"{asked}: name a target to predict for, one of {', '.join(TARGETS)} (--target h200)")
+    count = torch.cuda.device_count()
+    if index >= count:
+        live = ", ".join(f"cuda:{i}" for i in range(count))
+        raise UnknownTarget(f"no GPU {name} here: this machine has {live}, or name a target (--target h200)")
     return from_properties(torch.cuda.get_device_properties(index), index)
 
 

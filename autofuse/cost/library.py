@@ -19,6 +19,8 @@ STRIDED_SHARE = 0.5
 NORM_SHARE = 0.55
 """Softmax and norms of ATen (softmax: 0.29 to 0.52, layer norm: 0.55 of the floor; FIELD.md)."""
 NORMS = ("softmax", "norm", "cross_entropy", "nll_loss")
+PICKS = "nll_loss"
+SECTOR_BYTES = 32
 CUBLAS_TILES = ((128, 256), (256, 128), (128, 128), (128, 64), (64, 64))
 CUBLAS_SHARE = 0.93
 """Of the matmul ceiling that cuBLAS holds in a sustained run (690 to 790 of 797 TFLOP/s, COST_MODEL.md)."""
@@ -39,6 +41,10 @@ def op_time(op: Op, types: Mapping[str, TensorType], target: Target) -> LibraryT
         return LibraryTime(0.0, 0.0, "none")
     name = op.call.target.split(".")[1] if "." in op.call.target else op.call.target
     reads = float(sum(_touched(types[v]) for v in op.inputs if v in types))
+    if name.startswith(PICKS):  # an element a row of the first argument, each in a sector of its own
+        log_probs, *rest = (types[v] for v in op.inputs if v in types)
+        rows = log_probs.numel // max(log_probs.shape[min(1, len(log_probs.shape) - 1)], 1)
+        reads = float(rows * SECTOR_BYTES + sum(_touched(kind) for kind in rest))
     writes = float(sum(types[v].nbytes for v in op.outputs if v in types))
     if isinstance(op.form, Contract) or name in MATMULS:
         shape = matmul_shape(op, types)

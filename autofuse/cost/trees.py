@@ -17,6 +17,8 @@ from autofuse.errors import ModelError
 
 MAX_LEAVES = 16
 CHUNK = 16384
+FEW = 1024
+"""Rows up to which all tests are made at once: 3 times as fast at 512 rows, no faster at 1024, slower at 2048."""
 _LOWEST = np.zeros(1 << MAX_LEAVES, dtype=np.uint8)
 for _leaf in reversed(range(MAX_LEAVES)):
     _LOWEST[(np.arange(1 << MAX_LEAVES) & ((1 << (_leaf + 1)) - 1)) == (1 << _leaf)] = _leaf
@@ -50,8 +52,18 @@ class Forest:
         there = self.feature >= 0
         right = there & (low[self.feature] > self.threshold)
         open_ = there & ~right & ~(high[self.feature] <= self.threshold)  # so that NaN leaves a test open
+        known = np.bitwise_or.reduce(np.where(right, ~self.mask, np.uint16(0)), axis=1)
+        if columns.shape[1] <= FEW:
+            self._add_few(columns, total, open_, known)
+        else:
+            self._add_many(columns, total, open_, known)
+
+    def _add_many(
+        self, columns: NDArray[np.float32], total: NDArray[np.float64], open_: NDArray[np.bool_],
+        known: NDArray[np.uint16],
+    ) -> None:  # fmt: skip
+        """A test at a time, so that what is worked on stays in the cache. known: leaves that no row of a tree has."""
         gone = ~self.mask
-        known = np.bitwise_or.reduce(np.where(right, gone, np.uint16(0)), axis=1)
         above, lost = np.empty(columns.shape[1], dtype=bool), np.empty(columns.shape[1], dtype=np.uint16)
         dead = np.empty_like(lost)
         for tree, values in enumerate(self.values):
@@ -65,6 +77,23 @@ class Forest:
                 np.multiply(above, gone[tree, test], out=lost)
                 np.bitwise_or(dead, lost, out=dead)
             total += values[_LOWEST[~dead]]
+
+    def _add_few(
+        self, columns: NDArray[np.float32], total: NDArray[np.float64], open_: NDArray[np.bool_],
+        known: NDArray[np.uint16],
+    ) -> None:  # fmt: skip
+        """All open tests at once: of few rows, a call of numpy costs more than its work. The same sums."""
+        tree, test = np.nonzero(open_)
+        trees, starts = np.unique(tree, return_index=True)
+        leaves = np.empty((len(known), columns.shape[1]), dtype=np.float32)
+        leaves[:] = self.values[np.arange(len(known)), _LOWEST[~known]][:, None]
+        if tree.size:
+            above = columns[self.feature[tree, test]] > self.threshold[tree, test][:, None]
+            lost = above * ~self.mask[tree, test][:, None]
+            dead = np.bitwise_or.reduceat(lost, starts, axis=0) | known[trees][:, None]
+            leaves[trees] = self.values[trees[:, None], _LOWEST[~dead]]
+        for row in leaves:  # one after the other, as _add_many does: a sum of another order rounds otherwise
+            total += row
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         return {

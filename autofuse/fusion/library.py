@@ -1,18 +1,22 @@
 """Library implementations of a group: its ops' own ATen calls, and single calls that do the work of several of them.
 
-A single call is offered only where it computes the same thing at the same shapes and dtypes. Each such peephole is a
+A single call is offered only where it computes the same thing at the same shapes and dtypes. There are two sources: the
+composites that capture took apart (`Graph.composites`), put back where a group holds all of one; and peepholes, each a
 `Peephole`: the ATen op that ends the pattern, and a function from that op (with all ops of the call) to its substitute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from autofuse.fusion.group import Group
+from autofuse.fusion.cover import live_ops
+from autofuse.fusion.group import Group, required
 from autofuse.fusion.subgraph import extract
-from autofuse.ir.graph import Argument, AtenCall, Graph, Map, Op, Ref, Scalar
+from autofuse.ir.graph import Argument, AtenCall, Composite, Graph, Map, Op, Ref, Reshape, Scalar
 
+EAGER = "eager"
+"""Name of a call with several composites in place: every op by the call that eager makes for it."""
 MATMUL_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
@@ -55,7 +59,7 @@ class Peephole:
 
 
 def implementations(graph: Graph, group: Group) -> tuple[LibraryCall, ...]:
-    """The ops one by one first, then with each peephole that applies."""
+    """The ops one by one first, then with each peephole that applies, then with the composites in place."""
     ops = extract(graph, group.ops, group.outputs).ops
     own = [op for op in ops if not op.is_view]
     plain = LibraryCall(own[0].call.target if len(own) == 1 else "aten", ops)
@@ -72,7 +76,25 @@ def fused_calls(graph: Graph, group: Group, ops: Sequence[Op] | None = None) -> 
         changed = _apply(graph, group, tuple(ops), peephole)
         if changed is not None:
             found.append(LibraryCall(peephole.name, changed))
+    packets, changed = _with_composites(graph, group, tuple(ops))
+    if packets and not any(_same(changed, call.ops) for call in found):
+        taken = len(packets) > 1 or any(call.name == packets[0] for call in found)
+        found.append(LibraryCall(EAGER if taken else packets[0], changed))
     return tuple(found)
+
+
+def whole_group(graph: Graph) -> Group:
+    """Every op that the outputs need. Without ops where all outputs are, or look at, inputs."""
+    needed = required(graph)
+    outputs = tuple(value for op in graph.ops for value in op.outputs if value in needed)
+    return Group(tuple(live_ops(graph)), outputs)
+
+
+def eager_call(graph: Graph, group: Group) -> LibraryCall:
+    """The implementation that makes eager's own calls: composites in place, other ops one by one."""
+    calls = implementations(graph, group)
+    _, ops = _with_composites(graph, group, calls[0].ops)
+    return next(call for call in calls if _same(call.ops, ops))
 
 
 def library_call(graph: Graph, group: Group, name: str) -> LibraryCall:
@@ -83,17 +105,24 @@ def library_call(graph: Graph, group: Group, name: str) -> LibraryCall:
 def with_ops(graph: Graph, ops: Sequence[Op]) -> Graph:
     """The graph with the ops of a library call that it lacks.
 
-    Each comes right before the op that it stands in for, so that a run of the whole graph, as a reference, ends with
-    the values of the graph's own ops.
+    Each comes before the first op that it stands in for, so that a run of the whole graph, as a reference, ends with
+    the values of the graph's own ops; and before those of the call that read its values.
     """
-    fresh: dict[str, list[Op]] = {}
-    for op in ops:
-        if op.name not in graph.by_name:
-            fresh.setdefault(graph.producer[op.outputs[0]].name, []).append(op)
+    position = {value: i for i, op in enumerate(graph.ops) for value in op.outputs}
+    needed: dict[str, int] = {}
+    fresh: dict[int, list[Op]] = {}
+    for op in reversed(ops):
+        if op.name in graph.by_name:
+            continue
+        known = [place[value] for value in op.outputs for place in (position, needed) if value in place]
+        at = min(known, default=len(graph.ops))
+        for value in op.inputs:
+            needed[value] = min(at, needed.get(value, at))
+        fresh.setdefault(at, []).insert(0, op)
     if not fresh:
         return graph
-    placed = tuple(one for op in graph.ops for one in (*fresh.get(op.name, ()), op))
-    return Graph(graph.inputs, placed, graph.outputs, graph.types)
+    placed = tuple(one for i, op in enumerate(graph.ops) for one in (*fresh.get(i, ()), op))
+    return replace(graph, ops=(*placed, *fresh.get(len(graph.ops), ())), composites=())
 
 
 def _apply(graph: Graph, group: Group, ops: tuple[Op, ...], peephole: Peephole) -> tuple[Op, ...] | None:
@@ -119,6 +148,59 @@ def _private(group: Group, ops: tuple[Op, ...]) -> frozenset[str]:
             readers[value] = readers.get(value, 0) + 1
     made = {value for op in ops for value in op.outputs}
     return frozenset(v for v in made if readers.get(v) == 1 and v not in group.outputs)
+
+
+# --- composites ---
+
+
+def _with_composites(graph: Graph, group: Group, ops: tuple[Op, ...]) -> tuple[list[str], tuple[Op, ...]]:
+    """Packets of the composites that could be put in place, and the ops with them."""
+    packets: list[str] = []
+    for composite in graph.composites:
+        changed = _put_back(graph, group, ops, composite)
+        if changed is not None:
+            packets.append(composite.op.call.target.rpartition(".")[0])
+            ops = changed
+    return packets, ops
+
+
+def _put_back(graph: Graph, group: Group, ops: tuple[Op, ...], composite: Composite) -> tuple[Op, ...] | None:
+    """None where the group lacks one of the composite's ops or an argument of the call, or needs a value that the call
+    does not give."""
+    parts = set(composite.ops)
+    inside = [op for op in ops if op.name in parts]
+    if not {name for name in parts if not graph.by_name[name].is_view} <= {op.name for op in inside}:
+        return None
+    rest = [op for op in ops if op.name not in parts]
+    there = {value for op in rest for value in op.outputs} | {value for op in ops for value in op.inputs}
+    there -= {value for op in inside for value in op.outputs}
+    if not there.issuperset(composite.op.inputs):
+        return None
+    wanted = {value for op in rest for value in op.inputs} | set(group.outputs)
+    results: list[Op] = []
+    for value in (value for op in inside for value in op.outputs if value in wanted):
+        if value not in composite.op.outputs:
+            source = next((v for v in composite.op.outputs if value in _reshapes(graph, v)), None)
+            if source is None:
+                return None
+            call = AtenCall("aten.reshape.default", (Ref(source), graph.types[value].shape))
+            results.append(Op(f"{value}__reshaped", call, Reshape(source), (value,), composite.op.origin))
+    start = ops.index(inside[0])  # what the call reads was made before any part of it
+    return (*ops[:start], composite.op, *results, *(op for op in ops[start:] if op.name not in parts))
+
+
+def _reshapes(graph: Graph, value: str) -> list[str]:
+    """The values that `value` is the same elements of, in the same order."""
+    found: list[str] = []
+    op = graph.producer.get(value)
+    while op is not None and isinstance(op.form, Reshape):
+        found.append(op.inputs[0])
+        op = graph.producer.get(op.inputs[0])
+    return found
+
+
+def _same(first: Sequence[Op], second: Sequence[Op]) -> bool:
+    return [(op.call, op.outputs) for op in first] == [(op.call, op.outputs) for op in second]
 
 
 # --- patterns ---

@@ -8,9 +8,9 @@ from autofuse.ir.graph import Graph, Map, Op, Take
 
 
 def extract(graph: Graph, ops: Sequence[str], outputs: Sequence[str]) -> Graph:
-    """The graph that computes `outputs` with the ops named and the views that they read through.
+    """The graph that computes `outputs` with the ops named and the views that they read through, in graph order.
 
-    Its inputs are materialised values, in order of first use.
+    Its inputs are materialised values, in order of first use. It knows no composites.
     """
     wanted = set(ops)
     kept: dict[str, Op] = {}
@@ -29,8 +29,9 @@ def extract(graph: Graph, ops: Sequence[str], outputs: Sequence[str]) -> Graph:
 
     for value in outputs:
         visit(value)
-    names = [*inputs, *(value for op in kept.values() for value in op.outputs)]
-    return Graph(tuple(inputs), tuple(kept.values()), tuple(outputs), {name: graph.types[name] for name in names})
+    inner = tuple(op for op in graph.ops if op.name in kept)
+    names = [*inputs, *(value for op in inner for value in op.outputs)]
+    return Graph(tuple(inputs), inner, tuple(outputs), {name: graph.types[name] for name in names})
 
 
 def index_ranges(graph: Graph) -> dict[str, tuple[int, int]]:

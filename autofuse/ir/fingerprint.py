@@ -16,17 +16,22 @@ from autofuse.ir.serial import expr_to_data, scalar_to_data
 
 
 def graph_key(graph: Graph) -> str:
-    """sha256 of the graph with values named by position: types with strides, forms and calls count."""
+    """sha256 of the graph with values named by position: types with strides, forms and calls count, and what eager
+    would have called, for a plan may run that."""
     names = {name: f"v{i}" for i, name in enumerate(_values(graph))}
     ops = [[_call(op.call, names), _form(op.form, names), [names[v] for v in op.outputs]] for op in graph.ops]
-    return _digest(
-        [
-            len(graph.inputs),
-            ops,
-            [None if v is None else names[v] for v in graph.outputs],
-            [[names[v], *_type(graph.types[v])] for v in _values(graph) if v in graph.types],
-        ]
-    )
+    position = {op.name: i for i, op in enumerate(graph.ops)}
+    calls = [
+        [_call(c.op.call, names), [position[o] for o in c.ops], [names.get(v) for v in c.op.outputs]]
+        for c in graph.composites
+    ]
+    found = [
+        len(graph.inputs),
+        ops,
+        [None if v is None else names[v] for v in graph.outputs],
+        [[names[v], *_type(graph.types[v])] for v in _values(graph) if v in graph.types],
+    ]
+    return _digest([*found, calls] if calls else found)
 
 
 def program_key(program: Program) -> str:

@@ -245,6 +245,18 @@ class Op:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """One call of eager's that the graph has taken apart (a softmax, a norm, an addmm).
+
+    ops: names of the graph's ops that came from it, views included. op: the call itself, which is no op of the graph.
+    Those of its outputs that the graph has go by their names there; the others have fresh names and no type.
+    """
+
+    op: Op
+    ops: tuple[str, ...]
+
+
 def refs(argument: Argument) -> Iterator[str]:
     if isinstance(argument, Ref):
         yield argument.name
@@ -255,12 +267,14 @@ def refs(argument: Argument) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Graph:
-    """Functional and topologically sorted. `outputs` may name inputs, repeat values, or be None."""
+    """Functional and topologically sorted. `outputs` may name inputs, repeat values, or be None. `composites` share no
+    op."""
 
     inputs: tuple[str, ...]
     ops: tuple[Op, ...]
     outputs: tuple[str | None, ...]
     types: dict[str, TensorType] = field(hash=False)
+    composites: tuple[Composite, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, Op]:

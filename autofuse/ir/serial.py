@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from autofuse.errors import PlanError
 from autofuse.ir import graph as ir
-from autofuse.ir.graph import ITEMSIZE, AtenCall, Expr, Form, Graph, Op, Ref, Symbol, TensorType
+from autofuse.ir.graph import ITEMSIZE, AtenCall, Composite, Expr, Form, Graph, Op, Ref, Symbol, TensorType
 
-VERSION = 1
+VERSION = 2
 _FORMS: dict[str, type] = {
     kind.__name__: kind
     for kind in (ir.Map, ir.Reduce, ir.Contract, ir.Reshape, ir.Strided, ir.Take, ir.Concat, ir.Pad, ir.Iota)
@@ -34,6 +34,7 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
         "outputs": list(graph.outputs),
         "ops": [op_to_data(op) for op in graph.ops],
         "types": {name: [list(t.shape), t.dtype, list(t.strides)] for name, t in graph.types.items()},
+        "composites": [{"op": op_to_data(c.op), "ops": list(c.ops)} for c in graph.composites],
     }
 
 
@@ -109,14 +110,14 @@ def graph_from_json(text: str) -> Graph:
 
 
 def graph_from_data(data: Any) -> Graph:
-    _fields(data, {"version", "inputs", "outputs", "ops", "types"}, "graph")
+    _fields(data, {"version", "inputs", "outputs", "ops", "types", "composites"}, "graph")
     _require(data["version"] == VERSION, f"graph version {data['version']!r}; this autofuse reads {VERSION}")
     _require(isinstance(data["types"], dict), "types must be an object")
     types = {name: _type(name, item) for name, item in data["types"].items()}
     outputs = tuple(None if o is None else _string(o, "outputs") for o in _list(data["outputs"], "outputs"))
-    graph = Graph(
-        _strings(data["inputs"], "inputs"), tuple(op_from_data(o) for o in _list(data["ops"], "ops")), outputs, types
-    )
+    composites = tuple(_composite(c) for c in _list(data["composites"], "composites"))
+    ops = tuple(op_from_data(o) for o in _list(data["ops"], "ops"))
+    graph = Graph(_strings(data["inputs"], "inputs"), ops, outputs, types, composites)
     _check(graph)
     return graph
 
@@ -139,6 +140,21 @@ def _check(graph: Graph) -> None:
     for op in graph.ops:
         for name in op.outputs if op.form is not None else ():
             _require(name in graph.types, f"value {name!r} has no type")
+    taken: set[str] = set()
+    for composite in graph.composites:
+        name = composite.op.name
+        _require(name not in graph.by_name, f"composite {name} has the name of an op")
+        _require(all(value in known for value in composite.op.inputs), f"composite {name} reads what is not defined")
+        for part in composite.ops:
+            _require(part in graph.by_name and part not in taken, f"composite {name} cannot stand for {part!r}")
+            taken.add(part)
+
+
+def _composite(data: Any) -> Composite:
+    _fields(data, {"op", "ops"}, "composite")
+    op = op_from_data(data["op"])
+    _require(op.form is None, f"composite {op.name} has a form")
+    return Composite(op, _strings(data["ops"], "ops of a composite"))
 
 
 def op_from_data(data: Any) -> Op:

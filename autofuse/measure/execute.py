@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autofuse.ir.graph import Graph, Op, TensorType
 from autofuse.measure import inputs as buffers
-from autofuse.measure.records import AtenStep, Candidate, TritonStep
+from autofuse.measure.records import AtenStep, Candidate, InductorStep, Step, TritonStep
 
 if TYPE_CHECKING:
     import torch
@@ -26,12 +26,7 @@ class Runner:
     def __init__(self, candidate: Candidate, device: str) -> None:
         self.graph = candidate.graph
         self.device = device
-        self._actions: list[_Action] = []
-        for step in candidate.steps:
-            if isinstance(step, TritonStep):
-                self._actions.append(_triton(self.graph, step, device))
-            else:
-                self._actions.append(_aten(self.graph, step))
+        self._actions = [_action(self.graph, step, device) for step in candidate.steps]
         self._dead = _last_uses(candidate)
 
     def __call__(self, given: Env, allocate: Allocate | None = None) -> Env:
@@ -51,13 +46,11 @@ class Runner:
         return buffers.plain(kind, self.device)
 
 
-def run_aten(ops: tuple[Op, ...], env: Env, dtype: str | None = None) -> None:
-    """The ops' exact ATen calls; `env` gains their values."""
+def run_aten(ops: tuple[Op, ...], env: Env, dtype: str | None = None, device: str | None = None) -> None:
+    """The ops' exact ATen calls; `env` gains their values. device: instead of the one that they were captured for."""
     from autofuse.capture import aten
 
-    result = aten.run(ops, env, dtype=dtype)
-    if result is not None and result is not env:
-        env.update(result)
+    aten.run(ops, env, dtype=dtype, device=device)
 
 
 def resolve(graph: Graph, env: Env, value: str) -> None:
@@ -76,9 +69,31 @@ def _available(graph: Graph, env: Env, value: str) -> bool:
     return value in env or graph.base(value) in env
 
 
+def restride(tensor: Any, strides: Sequence[int]) -> Any:
+    """The tensor with these strides: itself, or a copy where a library chose others than the graph says."""
+    import torch
+
+    if tensor.stride() == strides or not tensor.numel():
+        return tensor
+    if all(n == 1 or a == b for n, a, b in zip(tensor.shape, tensor.stride(), strides, strict=True)):
+        return tensor
+    copy = torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
+
+
+def _action(graph: Graph, step: Step, device: str) -> _Action:
+    match step:
+        case TritonStep():
+            return _triton(graph, step, device)
+        case AtenStep():
+            return _aten(graph, step, device)
+        case InductorStep():
+            return _inductor(graph, step, device)
+
+
 def _triton(graph: Graph, step: TritonStep, device: str) -> _Action:
     launch = _launcher(step, device)
-    values = tuple(dict.fromkeys(parameter.value for parameter in step.kernel.parameters))
+    values = step.kernel.values
 
     def act(env: Env, allocate: Allocate) -> None:
         for value in values:
@@ -101,7 +116,7 @@ def _launcher(step: TritonStep, device: str) -> Callable[[Env], None]:
     return Launcher(step.kernel)
 
 
-def _aten(graph: Graph, step: AtenStep) -> _Action:
+def _aten(graph: Graph, step: AtenStep, device: str) -> _Action:
     ops = tuple(graph.by_name[name] for name in step.ops)
     made = {value for op in ops for value in op.outputs}
     needed = tuple(value for op in ops for value in op.inputs if value not in made)
@@ -109,7 +124,28 @@ def _aten(graph: Graph, step: AtenStep) -> _Action:
     def act(env: Env, _allocate: Allocate) -> None:
         for value in needed:
             resolve(graph, env, value)
-        run_aten(ops, env)
+        for op in ops:
+            run_aten((op,), env, device=device)
+            for value in op.outputs:  # as the executor does: what reads it counts on the graph's strides
+                if value in graph.types:
+                    env[value] = restride(env[value], graph.types[value].strides)
+
+    return act
+
+
+def _inductor(graph: Graph, step: InductorStep, device: str) -> _Action:
+    from autofuse.measure.inductor import Subgraph
+
+    ops = tuple(graph.by_name[name] for name in step.ops)
+    made = {value for op in ops for value in op.outputs}
+    needed = tuple(dict.fromkeys(value for op in ops for value in op.inputs if value not in made))
+    compiled = Subgraph(ops, needed, step.outputs, device)
+
+    def act(env: Env, _allocate: Allocate) -> None:
+        for value in needed:
+            resolve(graph, env, value)
+        for value, result in zip(step.outputs, compiled(*(env[value] for value in needed)), strict=True):
+            env[value] = restride(result, graph.types[value].strides)
 
     return act
 
@@ -122,7 +158,7 @@ def _last_uses(candidate: Candidate) -> list[tuple[str, ...]]:
     last: dict[str, int] = {}
     for position, step in enumerate(candidate.steps):
         if isinstance(step, TritonStep):
-            values = {parameter.value for parameter in step.kernel.parameters}
+            values = set(step.kernel.values)
         else:
             ops = [graph.by_name[name] for name in step.ops]
             values = {value for op in ops for value in (*op.inputs, *op.outputs)}

@@ -27,7 +27,15 @@ class AtenStep:
     ops: tuple[str, ...]
 
 
-Step = TritonStep | AtenStep
+@dataclass(frozen=True, slots=True)
+class InductorStep:
+    """What Inductor makes of these ops of the graph; `outputs` are the values that it gives."""
+
+    ops: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+Step = TritonStep | AtenStep | InductorStep
 
 
 @dataclass(frozen=True)
@@ -134,12 +142,17 @@ class Clocks:
 
 
 def steps_to_json(steps: tuple[Step, ...]) -> list[dict[str, object]]:
-    return [
-        {"kind": "triton", "kernel": json.loads(step.kernel.to_json())}
-        if isinstance(step, TritonStep)
-        else {"kind": "aten", "ops": list(step.ops)}
-        for step in steps
-    ]
+    return [_step_to_json(step) for step in steps]
+
+
+def _step_to_json(step: Step) -> dict[str, object]:
+    match step:
+        case TritonStep():
+            return {"kind": "triton", "kernel": json.loads(step.kernel.to_json())}
+        case AtenStep():
+            return {"kind": "aten", "ops": list(step.ops)}
+        case InductorStep():
+            return {"kind": "inductor", "ops": list(step.ops), "outputs": list(step.outputs)}
 
 
 def steps_from_json(data: list[dict[str, object]]) -> tuple[Step, ...]:
@@ -151,6 +164,8 @@ def steps_from_json(data: list[dict[str, object]]) -> tuple[Step, ...]:
                 found.append(TritonStep(Kernel.from_json(json.dumps(item["kernel"]))))
             case "aten":
                 found.append(AtenStep(tuple(item["ops"])))  # type: ignore[arg-type]
+            case "inductor":
+                found.append(InductorStep(tuple(item["ops"]), tuple(item["outputs"])))  # type: ignore[arg-type]
             case other:
                 raise ValueError(f"unknown kind of step: {other!r}")
     return tuple(found)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autofuse.codegen.kernel import Kernel
 from autofuse.errors import AutofuseError
+from autofuse.fusion.library import eager_call, whole_group, with_ops
 from autofuse.ir.graph import Graph
 from autofuse.ir.serial import graph_to_json
 from autofuse.measure.child import Child, ChildDied, ChildHung, Message
@@ -21,6 +22,7 @@ from autofuse.measure.records import (
     AtenStep,
     Candidate,
     Clocks,
+    InductorStep,
     Inputs,
     Timed,
     Verified,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 MODULE = "autofuse.measure.worker"
 TIMEOUT_S = 60.0
+INDUCTOR_TIMEOUT_S = 300.0
+"""Of what Inductor compiles first. Expected: 5 to 40 s with cold caches; a guess, on the side of waiting."""
 INPUTS = Inputs()
 ROUNDS = Rounds()
 
@@ -49,11 +53,11 @@ class Worker:
 
     def describe(self) -> dict[str, Any]:
         """Name, arch, versions of the device as the worker sees it."""
-        return self._ask({"do": "describe"})
+        return self._ask({"do": "describe"}, self.timeout_s)
 
     def verify(self, candidate: Candidate, inputs: Inputs = INPUTS) -> Verified:
         message = {"do": "verify", **_job(candidate, inputs)}
-        answer = self._try(message)
+        answer = self._try(message, self.patience(candidate))
         if "failed" in answer:
             return Verified(candidate.key, answer["failed"], detail=answer["detail"])
         return Verified(**answer["record"])
@@ -107,18 +111,24 @@ class Worker:
     ) -> None:
         self.close()
 
+    def patience(self, candidate: Candidate) -> float:
+        """Seconds that it may take to make a candidate ready."""
+        slow = any(isinstance(step, InductorStep) for step in candidate.steps)
+        return max(self.timeout_s, INDUCTOR_TIMEOUT_S) if slow else self.timeout_s
+
     def _clocks(self) -> Clocks:
         answer = self._try({"do": "clocks"})
         return Clocks() if "failed" in answer else Clocks(**answer)
 
-    def _try(self, message: Message) -> Message:
+    def _try(self, message: Message, timeout_s: float | None = None) -> Message:
         """The answer; {"failed": status, "detail": why} when the worker hung or died. It is gone after that, and after
         an answer that says `broken`: the next request starts another."""
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            answer = self._ask(message)
+            answer = self._ask(message, timeout_s)
         except ChildHung:
             self._gone()
-            return {"failed": "timeout", "detail": f"no result after {self.timeout_s:g} s"}
+            return {"failed": "timeout", "detail": f"no result after {timeout_s:g} s"}
         except ChildDied as death:
             self._gone()
             return {"failed": "crash", "detail": str(death)}
@@ -129,7 +139,7 @@ class Worker:
             self._gone()
         return answer
 
-    def _ask(self, message: Message) -> Message:
+    def _ask(self, message: Message, timeout_s: float) -> Message:
         if self._child is None:
             self._child = Child(MODULE, ("--device", self.device), self._environment())
             atexit.register(self._child.kill)
@@ -137,7 +147,7 @@ class Worker:
                 self._child.wait_ready()
             except (ChildDied, ChildHung) as error:  # no candidate has run yet: no candidate's failure
                 raise AutofuseError(f"the worker on {self.device} does not start: {error}") from None
-        return self._child.request(message, self.timeout_s)
+        return self._child.request(message, timeout_s)
 
     def _environment(self) -> dict[str, str]:
         if self.device == "cpu":
@@ -173,7 +183,7 @@ class _Race:
             index = waiting.pop(0)
             message = {"do": "prepare", "index": index, **_job(self.candidates[index], self.inputs)}
             before = self.worker.restarts
-            answer = self.worker._try(message)
+            answer = self.worker._try(message, self.worker.patience(self.candidates[index]))
             status = answer.get("failed") or answer["status"]
             if status == "ok":
                 self.active.append(index)
@@ -245,8 +255,10 @@ def _job(candidate: Candidate, inputs: Inputs) -> dict[str, Any]:
 
 
 def eager(graph: Graph, key: str = "eager") -> Candidate:
-    """The graph's own ATen calls, one by one."""
-    return Candidate(key, graph, (AtenStep(tuple(op.name for op in graph.ops)),))
+    """What eager runs: the graph's ATen calls one by one, those that capture took apart put together again."""
+    group = whole_group(graph)
+    ops = eager_call(graph, group).ops if group.ops else graph.ops
+    return Candidate(key, with_ops(graph, ops), (AtenStep(tuple(op.name for op in ops)),))
 
 
 @cache

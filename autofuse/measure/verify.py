@@ -51,9 +51,9 @@ def reference(graph: Graph, inputs: Inputs, device: str, number: int) -> Referen
     given = buffers.draw(graph, inputs, device, number)
     outputs = [value for value in graph.outputs if value is not None]
     wide: Env = dict(given)
-    run_aten(graph.ops, wide, dtype="float64")
+    run_aten(graph.ops, wide, dtype="float64", device=device)
     native: Env = dict(given)
-    run_aten(graph.ops, native)
+    run_aten(graph.ops, native, device=device)
     exact = {value: _widest(wide[value]) for value in outputs}
     eager = {value: difference(native[value], exact[value]) for value in outputs}
     working = {name: _clone(tensor) for name, tensor in given.items()}

@@ -30,9 +30,9 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
     """ops: names, in graph order (views need no naming). outputs: values that the group materialises. schedule: of a
-    triton group, else None. rewrites: of a triton group's program; of an aten group the one name of its library call
-    (fusion.library). evidence: n_regs, n_spills, smem_bytes, occupancy, dram_bytes, saved_bytes, predicted_us,
-    measured_us, alternatives refused."""
+    triton group, else None. rewrites: of a triton group's program; of any other group at most one name, of the library
+    call (fusion.library) that it makes or that Inductor compiles. evidence: n_regs, n_spills, smem_bytes, occupancy,
+    dram_bytes, saved_bytes, predicted_us, measured_us, alternatives refused."""
 
     ops: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -46,6 +46,8 @@ class PlannedGroup:
             raise PlanError(f"implementation {self.implementation!r} is not one of {', '.join(IMPLEMENTATIONS)}")
         if (self.implementation == "triton") != (self.schedule is not None):
             raise PlanError(f"group of {', '.join(self.ops)[:80]}: a schedule belongs to triton groups, and only there")
+        if self.implementation != "triton" and len(self.rewrites) > 1:
+            raise PlanError(f"group of {', '.join(self.ops)[:80]}: {self.implementation} names one library call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +261,9 @@ def _check_schedule(schedule: Schedule, where: str) -> None:
         strict.integer(getattr(schedule, knob), f"{where}.{knob}", low, high)
     if schedule.num_warps & (schedule.num_warps - 1):
         raise PlanError(f"{where}.num_warps: {schedule.num_warps} is not a power of two")
-    strict.choice(schedule.access, f"{where}.access", ("pointer", "descriptor"))
+    strict.choice(schedule.access, f"{where}.access", ("pointer", "descriptor", "operands"))
     strict.choice(schedule.eviction, f"{where}.eviction", ("none", "first"))
+    strict.choice(schedule.sweep, f"{where}.sweep", ("forward", "reverse", "hold"))
     for axis, role in schedule.roles:
         block = role.block
         if role.kind != "whole" and (not 1 <= block <= 1 << 17 or block & (block - 1) or not 1 <= role.parts <= 4096):

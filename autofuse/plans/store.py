@@ -33,6 +33,8 @@ CREATE TABLE IF NOT EXISTS plans (
 """
 _INDEX = "CREATE INDEX IF NOT EXISTS plans_by_id ON plans (plan_id)"
 
+_BODY = "SELECT body FROM plans WHERE graph_key = ? AND target = ? AND environment = ?"
+
 Key = tuple[str, str, str]
 _T = TypeVar("_T")
 
@@ -61,21 +63,59 @@ class PlanStore:
         self.folder = Path(folder)
         self.path = self.folder / FILE
         self._local = threading.local()
+        self._glimpsed = False
 
     # --- reading ---
 
     def get(self, graph_key: str, target: str, environment: Mapping[str, str]) -> Plan | None:
         """The plan of exactly this key. Raises PlanError when the stored one is malformed."""
         key = (graph_key, target, environment_text(environment))
-        rows = self._read("SELECT body FROM plans WHERE graph_key = ? AND target = ? AND environment = ?", key)
-        if not rows:
-            return None
-        plan = Plan.from_json(rows[0][0], f"plan in {self.path}")
+        glimpsed = self._glimpse(key)
+        if glimpsed is not None:
+            try:
+                return self._checked(glimpsed, key)
+            except PlanError:  # perhaps the file was changed under our eyes: look properly
+                pass
+        rows = self._read(_BODY, key)
+        return self._checked(rows[0][0], key) if rows else None
+
+    def _checked(self, body: str, key: Key) -> Plan:
+        plan = Plan.from_json(body, f"plan in {self.path}")
         if _key(plan) != key:
             raise PlanError(
                 f"plan {plan.plan_id} in {self.path} is not the plan of its key; remove it: autofuse plans remove"
             )
         return plan
+
+    def _glimpse(self, key: Key) -> str | None:
+        """A body by the quickest way, which a store's first look takes. None: look properly.
+
+        While nobody has the store open its one file holds still, and reading it so saves what opening the write-ahead
+        log costs (0.25 ms of 0.5). That it did hold still is seen afterwards, and a plan's hash vouches for it too.
+        """
+        if self._glimpsed:
+            return None
+        self._glimpsed = True
+        try:
+            before = self._still()
+            if before is None:
+                return None
+            connection = self._connect("ro&immutable=1")
+            try:
+                row = connection.execute(_BODY, key).fetchone() if self._is_current(connection) else None
+            finally:
+                connection.close()
+            return row[0] if row is not None and self._still() == before else None
+        except (sqlite3.Error, OSError, StoreError):
+            return None
+
+    def _still(self) -> tuple[int, int, int] | None:
+        """What tells one state of the file from another; None while a process has it open, or died doing so."""
+        path = str(self.path)
+        if os.path.exists(path + "-wal") or os.path.exists(path + "-journal"):  # noqa: PTH110  (half of Path's time)
+            return None
+        found = os.stat(path)  # noqa: PTH116
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def neighbours(self, graph_key: str) -> list[StoredKey]:
         """Keys of all plans for this graph, whatever their target and environment."""
@@ -305,9 +345,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def _upsert(connection: sqlite3.Connection, plan: Plan) -> bool:
     key = _key(plan)
-    row = connection.execute(
-        "SELECT body FROM plans WHERE graph_key = ? AND target = ? AND environment = ?", key
-    ).fetchone()
+    row = connection.execute(_BODY, key).fetchone()
     kept = _parsed(row[0], "") if row else None
     if isinstance(kept, Plan) and kept.rank < plan.rank:
         return False

@@ -138,6 +138,31 @@ class LedgerEntry:
         return f"{verdict}, yet decided by: {why}"
 
 
+WHOLE = {"eager": "eager's own calls", "inductor": "torch.compile's result"}
+"""Ways to run a whole graph that need no search, by their name in a plan's evidence."""
+
+
+def race(evidence: Mapping[str, Any], total_us: float) -> tuple[str, ...]:
+    """How a plan did against what needs no search, in a line, and a second one where such a way is the plan. Empty
+    where nothing was timed."""
+    failures = cast("Mapping[str, Any]", evidence.get("failures") or {})
+    parts: list[str] = []
+    for key, name in (("eager", "eager"), ("inductor", "torch.compile")):
+        time = evidence.get(f"{key}_us")
+        if isinstance(time, int | float):
+            parts.append(f"{name} {time:.1f} us")
+        elif key in failures:
+            parts.append(f"{name} failed ({failures[key]})")
+    if not parts:
+        return ()
+    lines = [", ".join([*parts, f"plan {total_us:.1f} us"])]
+    whole, searched = evidence.get("whole"), evidence.get("searched_us")
+    if isinstance(whole, str) and whole in WHOLE:
+        best = f"; the ledger is of the best searched plan, {searched:.1f} us" if isinstance(searched, float) else ""
+        lines.append(f"the whole graph runs {WHOLE[whole]}{best}")
+    return tuple(lines)
+
+
 def si_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000 or unit == "GB":

@@ -44,6 +44,8 @@ class State:
     path: Path
     run_id: str = ""
     request: dict[str, Any] = field(default_factory=dict[str, Any])
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    """plans.environment, of the process that began the run; empty where a log does not say."""
     measurements: dict[tuple[str, Key], Measurement] = field(default_factory=dict[tuple[str, Key], Measurement])
     samples: list[Samples] = field(default_factory=list[Samples])
     runs: list[Run] = field(default_factory=list[Run])
@@ -67,6 +69,7 @@ class State:
                     found = event.get("version")
                     raise ResultsError(f"{self.path}: log version {found!r}, this autofuse reads {VERSION}")
                 self.run_id, self.request = event["run_id"], event["request"]
+                self.environment = dict(event.get("environment") or {})
             case "candidate":
                 found = from_row(Measurement, event)
                 self.measurements[found.target, found.key] = found
@@ -108,7 +111,12 @@ class RunLog:
         return self.state.run_id
 
     @staticmethod
-    def create(folder: Path, request: Mapping[str, Any] | None = None, run_id: str | None = None) -> RunLog:
+    def create(
+        folder: Path,
+        request: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> RunLog:
         run_id = run_id or new_run_id()
         path = log_path(folder, run_id)
         if path.exists():
@@ -121,7 +129,8 @@ class RunLog:
             raise ResultsError(why) from error
         _own(file, path)
         log = RunLog(path, file, State(path, run_id))
-        log.append("start", version=VERSION, run_id=run_id, request=dict(request or {}), when=now().isoformat())
+        log.append("start", version=VERSION, run_id=run_id, request=dict(request or {}),
+                   environment=dict(environment or {}), when=now().isoformat())  # fmt: skip
         log.flush()
         return log
 
@@ -226,17 +235,36 @@ def read(path: Path) -> State:
     return state
 
 
-def resumable(folder: Path, request: Mapping[str, Any] | None = None) -> Path | None:
-    """The newest log that did not come to its end, of this request where one is given."""
-    wanted = None if request is None else canonical(request)
+UNCOMPARED = ("python", "platform")
+"""Facts of an environment that change neither what is generated nor how long it runs."""
+
+
+def resumable(
+    folder: Path, request: Mapping[str, Any], environment: Mapping[str, str]
+) -> tuple[Path | None, str]:  # fmt: skip
+    """The newest log of this request that did not come to its end and was begun with these versions on this device; or
+    why there is none: what differs in the newest of the others."""
+    wanted, why = canonical(request), ""
     for path in logs(folder):
         state = State(path)
         for event, _ in _events(path, state):
             if event["kind"] in ("start", "end", "resume"):
                 state.add(event)
-        if state.run_id and state.ended not in ("done", "budget") and wanted in (None, canonical(state.request)):
-            return path
-    return None
+        if not state.run_id or state.ended in ("done", "budget") or canonical(state.request) != wanted:
+            continue
+        differs = differences(state.environment, environment)
+        if not differs:
+            return path, ""
+        why = why or f"run {state.run_id} was made with {differs}"
+    return None, why or "no interrupted run of this request"
+
+
+def differences(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What must agree for a measurement to hold, and does not: "torch 2.6.0, now 2.7.0"; "" where all does."""
+    if not then:
+        return "versions and a device that it does not name"
+    names = [name for name in {**now, **then} if name not in UNCOMPARED and then.get(name) != now.get(name)]
+    return ", ".join(f"{name} {then.get(name, 'unknown')}, now {now.get(name, 'unknown')}" for name in names)
 
 
 def _require_start(state: State) -> None:

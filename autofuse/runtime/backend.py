@@ -6,11 +6,13 @@ The miss path is never silent: one log line a key, and a count by kind of reason
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from autofuse.errors import AutofuseError, PlanError, UnknownTarget, UsageError
@@ -100,8 +102,15 @@ def autofuse(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The Dynamo backend. Raises UsageError on a wrong option and PlanError on a miss with on_miss="error"."""
-    chosen = Options.read(mode, options)
+    """The Dynamo backend. Raises UsageError on a wrong option and PlanError on a miss with on_miss="error"; both reach
+    whoever called the compiled function as they are."""
+    try:
+        return _compiled(gm, example_inputs, Options.read(mode, options))
+    except (UsageError, PlanError) as error:
+        raise _unwrapped(error, inspect.currentframe()) from error.__cause__
+
+
+def _compiled(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], chosen: Options) -> Callable[..., Any]:
     device = _device(gm, example_inputs)
     try:
         found = _planned(gm, example_inputs, chosen, device)
@@ -109,6 +118,19 @@ def autofuse(
         return _fallback(gm, example_inputs, chosen, device, missed)
     count_hit()
     return found
+
+
+def _unwrapped(error: AutofuseError, frame: FrameType | None) -> AutofuseError:
+    """The error as Dynamo passes it on, its traceback from `frame` on. Dynamo wraps what a backend raises in a
+    BackendCompilerFailed, save for what is a ShortenTraceback; in a torch that has none, the wrapping stays."""
+    from torch._dynamo import exc
+
+    kind = type(error)
+    base = getattr(exc, "ShortenTraceback", None)
+    if base is None:
+        return error
+    made: Any = type(kind.__name__, (kind, base), {"__module__": kind.__module__})
+    return made(str(error), first_useful_frame=frame)
 
 
 # --- the hit path ---
@@ -228,6 +250,8 @@ def _device(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str | No
 # --- the miss path ---
 
 _logged: set[tuple[str, str, str]] = set()
+TUNABLE = ("absent", "target", "environment", "malformed", "unfit")
+"""Kinds of miss that tuning the function mends."""
 
 
 def _fallback(
@@ -236,7 +260,8 @@ def _fallback(
     count_miss(missed.kind)
     on_miss = chosen.on_miss or ("inductor" if device == "cuda" else "eager")
     if on_miss == "error":
-        raise PlanError(f"no plan: {missed.reason}; `autofuse tune` makes one")
+        remedy = "; `autofuse tune` makes one" if missed.kind in TUNABLE else ""
+        raise PlanError(f"no plan: {missed.reason}{remedy}") from missed.__cause__
     _log_once(missed, on_miss)
     if on_miss == "eager":
         return gm.forward

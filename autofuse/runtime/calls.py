@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autofuse.capture.aten import resolve
+from autofuse.capture.aten import constant, resolve
 from autofuse.errors import CaptureError, PlanError
-from autofuse.ir.graph import Argument, AtenCall, Op, Ref, Symbol, refs
+from autofuse.ir.graph import Argument, AtenCall, Op, Ref, refs
+from autofuse.measure.execute import restride
 
 Values = dict[str, Any]
 Step = Callable[[Values], None]
 Getter = Callable[[Values], Any]
 
 
-def ops_step(ops: Sequence[Op], outputs: Sequence[str], device: str) -> Step:
+def ops_step(
+    ops: Sequence[Op], outputs: Sequence[str], device: str, strides: Mapping[str, tuple[int, ...]] | None = None
+) -> Step:
     """Runs ops in order over a table of values, dropping what only later ops of the group would have read.
 
-    The table ends with its own entries and everything in `outputs`. Raises PlanError for an operator that this torch
-    lacks."""
+    The table ends with its own entries and everything in `outputs`. strides: of values that need these. Raises
+    PlanError for an operator that this torch lacks."""
     kept = set(outputs)
     steps: list[tuple[Step, tuple[str, ...]]] = []
     for op in reversed(ops):
         dead = tuple(v for v in dict.fromkeys((*op.inputs, *op.outputs)) if v not in kept)
         kept.update(dead)
-        steps.append((op_step(op, device), dead))
+        wanted = tuple((value, strides[value]) for value in op.outputs if strides and value in strides)
+        step = op_step(op, device)
+        steps.append((_restrided(step, wanted) if wanted else step, dead))
     steps.reverse()
     if len(steps) == 1:
         return steps[0][0]
@@ -34,6 +39,15 @@ def ops_step(ops: Sequence[Op], outputs: Sequence[str], device: str) -> Step:
             step(values)
             for name in dead:
                 del values[name]
+
+    return run
+
+
+def _restrided(step: Step, wanted: Sequence[tuple[str, tuple[int, ...]]]) -> Step:
+    def run(values: Values) -> None:
+        step(values)
+        for value, strides in wanted:
+            values[value] = restride(values[value], strides)
 
     return run
 
@@ -60,12 +74,12 @@ def op_step(op: Op, device: str) -> Step:
 def bound_call(call: AtenCall, device: str) -> Getter:
     try:
         target = resolve(call.target)
+        constants = [None if _varies(a) else constant(a, device) for a in call.args]
+        varying = tuple((i, getter(a, device)) for i, a in enumerate(call.args) if _varies(a))
+        named_constants = {name: constant(a, device) for name, a in call.kwargs if not _varies(a)}
+        named = tuple((name, getter(a, device)) for name, a in call.kwargs if _varies(a))
     except CaptureError as error:
         raise PlanError(str(error)) from None
-    constants = [None if _varies(a) else constant(a, device) for a in call.args]
-    varying = tuple((i, getter(a, device)) for i, a in enumerate(call.args) if _varies(a))
-    named_constants = {name: constant(a, device) for name, a in call.kwargs if not _varies(a)}
-    named = tuple((name, getter(a, device)) for name, a in call.kwargs if _varies(a))
 
     def run(values: Values) -> Any:
         args = constants.copy()
@@ -92,21 +106,3 @@ def getter(argument: Argument, device: str) -> Getter:
         case _:
             made = constant(argument, device)
             return lambda _: made
-
-
-def constant(argument: Argument, device: str) -> Any:
-    import torch
-
-    match argument:
-        case Symbol("device", _):
-            return torch.device(device)
-        case Symbol("dtype" | "layout" | "memory_format", name) if isinstance(
-            getattr(torch, name, None), torch.dtype | torch.layout | torch.memory_format
-        ):
-            return getattr(torch, name)
-        case Symbol(kind, name):
-            raise PlanError(f"torch.{name} is no {kind}")
-        case tuple():
-            return [constant(item, device) for item in argument]
-        case _:
-            return argument

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from autofuse.errors import PlanError
 from autofuse.ir.graph import Graph, Op, Reshape, Strided, TensorType
+from autofuse.measure.execute import restride
 from autofuse.plans.plan import Plan
 from autofuse.runtime.calls import Step, Values, ops_step
 from autofuse.runtime.layout import Work, arrange
 
+log = logging.getLogger("autofuse.runtime")
 EXECUTORS = ("cuda", "interpreter")
 _MULTIPROCESSORS = 132
 """Of the grid that a persistent kernel gets in the interpreter; any number is right."""
@@ -120,7 +123,11 @@ class _Steps:
         return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
     def aten(self, work: Work) -> Step:
-        run_ops = ops_step(work.ops, (*work.reads, *work.writes), self.device)
+        # A library's one call for several ops may choose other strides than they do, and views inside rely on theirs.
+        own = self.graph.by_name
+        strides = {value: self.graph.types[value].strides for op in work.ops if op.name not in own
+                   for value in op.outputs if value in self.graph.types}  # fmt: skip
+        run_ops = ops_step(work.ops, (*work.reads, *work.writes), self.device, strides)
         inputs = work.reads
         wanted = tuple((value, self.graph.types[value].strides) for value in work.writes)
 
@@ -133,9 +140,9 @@ class _Steps:
         return run
 
     def inductor(self, work: Work) -> Step:
-        from autofuse.runtime.inductor import Subgraph
+        from autofuse.measure.inductor import Subgraph
 
-        subgraph = Subgraph(work.ops, work.reads, work.writes, self.device)
+        subgraph = Subgraph(work.ops, work.reads, work.writes, self.device, self.without_inductor)
         wanted = tuple(self.graph.types[value].strides for value in work.writes)
 
         def run(values: Values) -> None:
@@ -144,6 +151,11 @@ class _Steps:
                 values[value] = restride(result, strides)
 
         return run
+
+    def without_inductor(self, error: Exception) -> None:
+        """The plan was timed where Inductor works; here the model runs all the same, and the log says how."""
+        reason = (str(error).strip().splitlines() or [""])[0]
+        log.warning("Inductor fails on a planned group (%s: %s): running ATen calls", type(error).__name__, reason)
 
     def view(self, work: Work) -> Step:
         op = work.ops[0]
@@ -208,16 +220,6 @@ def _reshaped(source: TensorType, shape: tuple[int, ...]) -> tuple[int, ...] | N
         left //= size
         step *= size
     return tuple(reversed(strides))
-
-
-def restride(tensor: Any, strides: Sequence[int]) -> Any:
-    """The tensor with these strides: itself, or a copy where a library chose others than the graph says."""
-    if tensor.stride() == strides or not tensor.numel():
-        return tensor
-    if all(n == 1 or a == b for n, a, b in zip(tensor.shape, tensor.stride(), strides, strict=True)):
-        return tensor
-    copy = torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor)
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:

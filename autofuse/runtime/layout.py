@@ -14,7 +14,7 @@ from autofuse.errors import InvalidSchedule, PlanError
 from autofuse.fusion import rewrites
 from autofuse.fusion.build import NotFusible, build
 from autofuse.fusion.group import Group, kernel_name
-from autofuse.fusion.library import implementations
+from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph, Op
 from autofuse.plans.plan import Plan, PlannedGroup
 
@@ -77,14 +77,10 @@ def _group_work(graph: Graph, group: PlannedGroup, multiprocessors: int) -> Work
     ops = tuple(op for op in graph.ops if op.name in named)
     if group.implementation == "triton":
         kernel = group_kernel(graph, group, kernel_name(group.ops), multiprocessors)
-        reads = tuple(dict.fromkeys(p.value for p in kernel.parameters if p.value not in group.outputs))
+        reads = tuple(value for value in kernel.values if value not in group.outputs)
         return Work("triton", ops, reads, group.outputs, kernel)
     # A library group must hold the views between its ops, for it runs them op by op.
-    ops = (
-        _library_ops(graph, group)
-        if group.implementation == "aten" and group.rewrites
-        else _with_inner_views(graph, ops)
-    )
+    ops = _library_ops(graph, group) if group.rewrites else _with_inner_views(graph, ops)
     made = {value for op in ops for value in op.outputs}
     reads = tuple(dict.fromkeys(value for op in ops for value in op.inputs if value not in made))
     return Work(group.implementation, ops, reads, group.outputs)
@@ -92,11 +88,10 @@ def _group_work(graph: Graph, group: PlannedGroup, multiprocessors: int) -> Work
 
 def _library_ops(graph: Graph, group: PlannedGroup) -> tuple[Op, ...]:
     """The calls that the plan names: one that does the work of several ops (addmm), or the ops' own."""
-    whole = Group(group.ops, group.outputs)
-    call = next((c for c in implementations(graph, whole) if c.name == group.rewrites[0]), None)
-    if call is None:
-        raise PlanError(f"group {_label(group)}: there is no library call {group.rewrites[0]!r} for it")
-    return call.ops
+    try:
+        return library_call(graph, Group(group.ops, group.outputs), group.rewrites[0]).ops
+    except KeyError:
+        raise PlanError(f"group {_label(group)}: there is no library call {group.rewrites[0]!r} for it") from None
 
 
 def _with_inner_views(graph: Graph, ops: tuple[Op, ...]) -> tuple[Op, ...]:

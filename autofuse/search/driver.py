@@ -16,7 +16,8 @@ from autofuse.capture.workload import Workload, load
 from autofuse.capture.workload import resolve as resolve_workload
 from autofuse.cost.device import Target, resolve
 from autofuse.cost.model import CostModel
-from autofuse.errors import CaptureError, NoValidPlan, WorkloadError
+from autofuse.errors import CaptureError, NothingToTune, NoValidPlan, WorkloadError
+from autofuse.ir.fingerprint import graph_key
 from autofuse.ir.graph import Graph
 from autofuse.measure.compile import CompilePool
 from autofuse.measure.supervisor import Worker
@@ -24,13 +25,17 @@ from autofuse.plans.environment import current_environment
 from autofuse.plans.store import PlanStore
 from autofuse.results.log import RunLog, resumable
 from autofuse.results.parquet import compact, write
+from autofuse.results.recordings import Recordings
+from autofuse.results.recordings import folder as recordings_folder
 from autofuse.results.records import Run
 from autofuse.results.schema import canonical
 from autofuse.search import events
+from autofuse.search.context import Context
 from autofuse.search.effort import Budget, effort_of
 from autofuse.search.events import Counts, OnEvent, Progress, TuneRequest, TuneResult, Verification
 from autofuse.search.finish import Chosen, choose
 from autofuse.search.graph import GraphTuner, Outcome
+from autofuse.search.group import GroupSearch
 from autofuse.search.journal import Journal
 from autofuse.search.report import dry_result, merge, plan_of, result_of
 from autofuse.search.rounds import VERIFY_STATUS
@@ -75,6 +80,7 @@ class _Run:
         self.effort = effort_of(request.effort)
         self.budget = Budget(request.budget_seconds, request.budget_trials)
         self.functions: Mapping[str, Function] = {}
+        self.recordings: Recordings | None = None
         self.training: list[dict[str, Any]] = []
         self.jobs = [(spec, dict(shape)) for spec in request.workloads for shape in request.shapes]
         self.timing = "measured" if target.live is not None else "predicted"
@@ -86,13 +92,21 @@ class _Run:
         store = PlanStore(request.store or places.store_dir)
         folder = request.results or store.folder / "results"
         store.list()  # what is wrong with the store is said now, not after an hour of search
-        earlier = resumable(folder, request.identity()) if request.resume else None
-        log = RunLog.resume(earlier) if earlier else RunLog.create(folder, request.identity())
+        recordings = None
+        if target.live is None and not request.dry_run:
+            recordings = Recordings(recordings_folder(request.recordings), target.name)
+            recordings.check()
+        environment = current_environment(device=target.live)
+        earlier, why = None, ""
+        if request.resume:
+            earlier, why = resumable(folder, request.identity(), environment)
+        log = RunLog.resume(earlier) if earlier else RunLog.create(folder, request.identity(), environment=environment)
         run = _Run(request, target, on_event, log, folder, store)
+        run.recordings = recordings
         reused = len(log.state.measured(target.name))
         on_event(events.RunStarted(log.run_id, log.path, len(run.jobs), request.budget_seconds, reused))
         if request.resume and earlier is None:
-            on_event(events.Note("nothing to resume: no interrupted run of this request; starting a new one"))
+            on_event(events.Note(f"nothing to resume: {why}; starting a new run"))
         if not run.model.trained:
             on_event(events.Note(f"cost model: {run.model.source}"))
         try:
@@ -128,7 +142,9 @@ class _Run:
         started = time.perf_counter()
         self.on_event(events.WorkloadStarted(number, spec, dims, self.target.name, self.timing))
         try:
-            result = self.search(spec, dims, pool, worker)
+            result = self.search(number, spec, dims, pool, worker)
+        except NothingToTune as error:
+            result = replace(self.nothing(spec, dims, events.DONE, str(error)), total_us=0.0, unfused_us=0.0)
         except (WorkloadError, CaptureError) as error:
             result = self.nothing(spec, dims, events.FAILED, str(error))
         except NoValidPlan as error:
@@ -158,10 +174,15 @@ class _Run:
             detail,
         )
 
-    def search(self, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None) -> TuneResult:
+    def search(
+        self, number: int, spec: str, dims: Mapping[str, int], pool: CompilePool, worker: Worker | None
+    ) -> TuneResult:
         workload, (fn, args) = self.workload(spec, dims)
         captured = capture(fn, args)
-        parts = [self.graph(workload.name, dict(workload.shape), item.graph, spec, pool, worker) for item in captured]
+        parts: list[TuneResult] = []
+        for left, item in zip(range(len(captured), 0, -1), captured, strict=True):
+            budget = self.budget.part(left + len(self.jobs) - number, SECONDS[self.effort.name])
+            parts.append(self.graph(workload.name, dict(workload.shape), item.graph, spec, budget, pool, worker))
         return merge(parts)
 
     def workload(self, spec: str, dims: Mapping[str, int]) -> tuple[Workload, Function]:
@@ -171,17 +192,31 @@ class _Run:
         return resolve_workload(spec, dims), load(spec, dims, f"cuda:{live or 0}", fake=live is None)
 
     def graph(
-        self, name: str, shape: dict[str, int], graph: Graph, spec: str, pool: CompilePool, worker: Worker | None
+        self,
+        name: str,
+        shape: dict[str, int],
+        graph: Graph,
+        spec: str,
+        budget: Budget,
+        pool: CompilePool,
+        worker: Worker | None,
     ) -> TuneResult:
-        tuner = self.tuner(name, shape, graph, pool, worker)
+        journal = Journal(self.log, name, canonical(shape), self.target, graph_key(graph))
+        tuner = GraphTuner(graph, Context(
+            self.target, self.model, self.effort, budget, journal, pool, worker, self.request.strategy,
+            self.request.seed, _Watch(self.on_event, budget), self.recordings,
+        ))  # fmt: skip
         if self.request.dry_run:
             return dry_result(tuner, name, shape, self.target)
-        outcome = tuner.run()
+        try:
+            outcome = tuner.run()
+        finally:
+            self.budget.spend(budget.used)
         if worker is not None:
             chosen = choose(outcome, self.target, worker, self.request.seed)
         else:
             chosen = self.choose_unmeasured(spec, shape, tuner, outcome)
-        self.training += tuner.journal.training.values()
+        self.training += journal.training.values()
         plan = plan_of(outcome, chosen, name, shape, self.target, current_environment(device=self.target.live))
         self.store.put(plan)
         self.log.append("plan", plan=plan.to_dict())
@@ -202,24 +237,10 @@ class _Run:
                 if not trial.is_library:
                     trial.status, trial.detail = VERIFY_STATUS[verified.status], verified.detail
                     trial.verified, trial.recalled = verified, False
-                    tuner.journal.trial(outcome.searches[group], trial)
-            outcome.covers = tuner.covers(list(tuner.searches), settled=True)
+                    trial.time_us, trial.recording = None, ""
+                    tuner.context.journal.trial(outcome.searches[group], trial)
+            outcome.covers = tuner.covers(list(tuner.searches), GroupSearch.settled_us)
         raise NoValidPlan(f"{CHECKS} plans gave wrong results in the interpreter, the last: {why}")
-
-    def tuner(
-        self, name: str, shape: dict[str, int], graph: Graph, pool: CompilePool, worker: Worker | None
-    ) -> GraphTuner:
-        from autofuse.ir.fingerprint import graph_key
-
-        journal = Journal(self.log, name, canonical(shape), self.target, graph_key(graph))
-        left = (
-            self.budget.seconds - self.budget.elapsed if self.budget.seconds is not None else SECONDS[self.effort.name]
-        )
-        trials = None if self.budget.trials is None else max(self.budget.trials - self.budget.used, 0)
-        budget = Budget(max(left, 0.0), trials)
-        watch = _Watch(self.on_event, budget)
-        return GraphTuner(graph, self.target, self.model, self.effort, budget, journal, pool, worker,
-                          self.request.strategy, self.request.seed, watch)  # fmt: skip
 
     def note(self, text: str) -> None:
         self.on_event(events.Note(text, "warning"))

@@ -40,26 +40,41 @@ def effort_of(name: str) -> Effort:
 
 @dataclass
 class Budget:
-    """seconds and trials (timed, or compiled where nothing can be timed); None is no limit."""
+    """seconds, and trials: schedules timed, or compiled where nothing can be timed; None is no limit. Library calls and
+    what is timed again for comparison are no trials."""
 
     seconds: float | None = None
     trials: int | None = None
     started: float = field(default_factory=time.perf_counter)
     used: int = 0
 
-    def spend(self, trials: int) -> None:
-        self.used += trials
-
     @property
     def elapsed(self) -> float:
         return time.perf_counter() - self.started
 
+    @property
+    def left(self) -> float | None:
+        """Seconds."""
+        return None if self.seconds is None else max(self.seconds - self.elapsed, 0.0)
+
     def late(self) -> bool:
-        return self.seconds is not None and self.elapsed >= self.seconds
+        return self.left == 0.0
 
     def room(self, wanted: int) -> int:
-        """So many trials, or what is left of them; one at least, since a round is begun only where some are left."""
-        return wanted if self.trials is None else max(1, min(wanted, self.trials - self.used))
+        """So many trials, or what is left of them."""
+        return wanted if self.trials is None else max(0, min(wanted, self.trials - self.used))
 
-    def spent(self) -> bool:
-        return self.late() or (self.trials is not None and self.used >= self.trials)
+    def reserve(self, wanted: int) -> int:
+        """Takes so many, or what is left: rounds that overlap must not count on the same ones. `spend` gives back."""
+        found = self.room(wanted)
+        self.used += found
+        return found
+
+    def spend(self, used: int, reserved: int = 0) -> None:
+        self.used += used - reserved
+
+    def part(self, parts: int, seconds: float) -> Budget:
+        """The budget of one plan of `parts` that are still to come: an even share of the trials that are left, and all
+        of the time that is left, `seconds` where there is no limit to it."""
+        share = None if self.trials is None else -(-self.room(self.trials) // parts)
+        return Budget(seconds if self.left is None else self.left, share)

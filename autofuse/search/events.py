@@ -26,6 +26,7 @@ _WORST_FIRST = (INTERRUPTED, NO_PLAN, FAILED, BUDGET, DONE)
 class TuneRequest:
     """workloads: names or "file.py:function". shapes: dims of each plan wanted (one empty mapping: the defaults).
     budget_seconds: of the whole run, None for the effort's own. store, results: None for the user's own folders.
+    recordings: folder of recorded times ("none" for none), None for those that come with autofuse.
     workers: compile processes, None for one a core. dry_run: enumerate, predict, and stop before compiling."""
 
     workloads: tuple[str, ...]
@@ -41,10 +42,11 @@ class TuneRequest:
     resume: bool = False
     dry_run: bool = False
     workers: int | None = None
+    recordings: Path | None = None
 
     def identity(self) -> dict[str, Any]:
         """What a run log must have in common with a request to be resumed by it: folders and budgets are free."""
-        free = ("store", "results", "resume", "dry_run", "workers", "budget_seconds", "budget_trials")
+        free = ("store", "results", "resume", "dry_run", "workers", "budget_seconds", "budget_trials", "recordings")
         return {name: value for name, value in asdict(self).items() if name not in free} | {
             "workloads": list(self.workloads),
             "shapes": [dict(shape) for shape in self.shapes],
@@ -59,7 +61,8 @@ def combinations(dims: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], ...
 @dataclass(frozen=True, slots=True)
 class GroupResult:
     """One group of the chosen plan. n_regs, n_spills, smem_bytes: of the compiled kernel; None for a library call.
-    saved_bytes: traffic that fusing avoids. occupancy: 0 to 1. measured_us: None unless timed on the target."""
+    saved_bytes: traffic that fusing avoids. occupancy: 0 to 1. measured_us: None unless timed on the target.
+    recorded_us: of an earlier run on such a device, where there is none; recording: which run that was."""
 
     name: str
     ops: tuple[str, ...]
@@ -73,6 +76,8 @@ class GroupResult:
     saved_bytes: int = 0
     predicted_us: float | None = None
     measured_us: float | None = None
+    recorded_us: float | None = None
+    recording: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,8 @@ class Verification:
 @dataclass(frozen=True, slots=True)
 class TuneResult:
     """One workload and shape: the JSON document's fields, in its order. status: done | budget | interrupted | no_plan |
-    failed. detail: why not done. ledger: results.explain.LedgerEntry as dicts."""
+    failed. detail: why not done, or why there is no plan. ledger: results.explain.LedgerEntry as dicts. unfused_timing:
+    of unfused_us, "" where that is unknown."""
 
     workload: str
     shape: Mapping[str, int] = field(hash=False)
@@ -116,6 +122,7 @@ class TuneResult:
     status: str = DONE
     detail: str = ""
     ledger: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    unfused_timing: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As `autofuse tune --json` prints it."""

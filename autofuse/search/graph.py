@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofuse.cost.device import Target
 from autofuse.cost.library import calls_time
-from autofuse.cost.model import CostModel
 from autofuse.errors import NoValidPlan
 from autofuse.fusion.build import NotFusible, build
 from autofuse.fusion.cover import Cover, k_best, unfused_cover
@@ -22,11 +20,8 @@ from autofuse.fusion.subgraph import extract
 from autofuse.ir.fingerprint import graph_key, program_key
 from autofuse.ir.graph import Graph
 from autofuse.ir.program import Program
-from autofuse.measure.compile import CompilePool
-from autofuse.measure.supervisor import Worker
-from autofuse.search.effort import Budget, Effort
+from autofuse.search.context import Context
 from autofuse.search.group import GroupSearch
-from autofuse.search.journal import Journal
 from autofuse.search.pool import score
 from autofuse.search.rounds import GroupRounds
 
@@ -51,29 +46,17 @@ class Outcome:
 
 @dataclass
 class GraphTuner:
-    """worker: None where there is no live GPU; then times are predictions."""
-
     graph: Graph
-    target: Target
-    model: CostModel
-    effort: Effort
-    budget: Budget
-    journal: Journal
-    compile_pool: CompilePool
-    worker: Worker | None
-    strategy: str
-    seed: int = 0
-    on_progress: Callable[[str, dict[str, object]], None] = lambda _kind, _facts: None
+    context: Context
 
     def __post_init__(self) -> None:
         self.key = graph_key(self.graph)
-        self.rng = np.random.default_rng(self.seed)
+        self.rng = np.random.default_rng(self.context.seed)
         self.programs: dict[Group, Program] = {}
         self.by_key: dict[str, GroupSearch] = {}
         self.searches: dict[Group, GroupSearch] = {}
         self.started = time.perf_counter()
-        self.rounds = GroupRounds(self.target, self.model, self.effort, self.budget, self.journal, self.compile_pool,
-                                  self.worker, self.strategy, self.seed, self.progress)  # fmt: skip
+        self.rounds = GroupRounds(self.context)
 
     # --- groups ---
 
@@ -85,13 +68,14 @@ class GraphTuner:
         return None
 
     def enumerate(self) -> Enumeration:
-        found = enumerate_groups(self.graph, self.legal, budget=self.effort.groups)
+        found = enumerate_groups(self.graph, self.legal, budget=self.context.effort.groups)
         for group in found.groups:
             self.searches[group] = self.search_of(group)
         singles = unfused_cover(self.graph, list(self.searches))
         candidates = sum(search.pool.enumerated for search in self.by_key.values() if search.pool is not None)
-        self.progress("enumerated", groups=len(found.groups), truncated=found.truncated, candidates=candidates,
-                      unfused_us=sum(self.searches[group].cost_us() for group in singles.groups))  # fmt: skip
+        unfused_us = sum(self.searches[group].cost_us() for group in singles.groups)
+        self.context.progress("enumerated", groups=len(found.groups), truncated=found.truncated,
+                              candidates=candidates, unfused_us=unfused_us)  # fmt: skip
         return found
 
     def search_of(self, group: Group) -> GroupSearch:
@@ -99,16 +83,18 @@ class GraphTuner:
         program = self.programs.get(group)
         alone = extract(self.graph, group.ops, group.outputs)
         key = program_key(program) if program is not None else graph_key(alone)
-        found = self.by_key.get(key)
+        calls = implementations(self.graph, group)
+        # A softmax and one written out are one program, but not one library call: then they share no search.
+        shared = " ".join((key, *(call.name for call in calls)))
+        found = self.by_key.get(shared)
         if found is None:
-            pool = None
+            target, pool = self.context.target, None
             if program is not None:
-                pool = score(program, self.target, self.model, self.effort.first_look, self.rng)
-            calls = implementations(self.graph, group)
-            libraries = tuple(
-                (call.name, calls_time(call.ops, self.graph.types, self.target).time_us) for call in calls
-            )
-            found = self.by_key[key] = GroupSearch(key, alone, group, program, pool, libraries, calls)
+                pool = score(program, target, self.context.model, self.context.effort.first_look, self.rng)
+            libraries = tuple((call.name, calls_time(call.ops, self.graph.types, target).time_us) for call in calls)
+            found = self.by_key[shared] = GroupSearch(key, alone, group, program, pool, libraries, calls)
+            if self.context.recordings is not None:
+                found.recorded = self.context.recordings.of(key)
         return found
 
     # --- the loop ---
@@ -117,53 +103,86 @@ class GraphTuner:
         """Raises NoValidPlan when nothing produces every output."""
         enumeration = self.enumerate()
         groups = list(self.searches)
-        ended = "done"
         try:
-            while True:
-                covers = self.covers(groups)
-                wanted = self.wanted(covers)
-                if not wanted:
-                    break
-                if self.budget.spent():
-                    ended = "budget"
-                    break
-                for search in wanted:
-                    if self.budget.spent():
-                        break
-                    self.rounds.advance(search)
-                self.progress("round", best_us=self.covers(groups)[0].cost)
+            ended = self.search(groups)
         except KeyboardInterrupt:
             ended = "interrupted"
-        unfused = unfused_cover(self.graph, groups)
-        covers = self.covers(groups, settled=self.worker is None)
-        return Outcome(self.graph, self.key, unfused, self.searches, enumeration, ended,
-                       time.perf_counter() - self.started, covers)  # fmt: skip
+        finally:
+            self.rounds.break_off()
+        return Outcome(self.graph, self.key, unfused_cover(self.graph, groups), self.searches, enumeration, ended,
+                       time.perf_counter() - self.started, self.final_covers(groups))  # fmt: skip
 
-    def covers(self, groups: Sequence[Group], *, settled: bool = False) -> list[Cover]:
-        """The best few. settled: of what can run as it stands, and not of what compiling more might find."""
-        searches = [self.searches[group] for group in groups]
-        costs = [search.settled_us() if settled else search.cost_us() for search in searches]
-        found = k_best(self.graph, groups, costs, COVERS)
+    def search(self, groups: Sequence[Group]) -> str:
+        """Turns until the best covers want nothing more ("done") or the budget ends ("budget").
+
+        Where the trials are used up on a GPU, the library calls of what the plan will run are timed all the same.
+        """
+        budget, ended, covers = self.context.budget, "done", self.covers(groups)
+        while True:
+            wanted = self.wanted(covers)
+            if budget.late() and (wanted or self.rounds.begun):
+                return "budget"
+            if not budget.room(1) and not self.rounds.begun and wanted:
+                ended = "budget"
+                if self.context.worker is None:
+                    return ended
+                wanted = self.wanted(self.covers(groups, GroupSearch.settled_us))
+            if not wanted and not self.rounds.begun:
+                return ended
+            self.turn(wanted)
+            covers = self.covers(groups)
+            self.context.progress("round", best_us=covers[0].cost)
+
+    def turn(self, wanted: Sequence[GroupSearch]) -> None:
+        """Begins a round of each search that is wanted, and ends those begun before, one after the other.
+
+        On a GPU the last one begun is left for the next turn, which begins others first: so that the compilers have
+        work while it is timed.
+        """
+        budget, rounds = self.context.budget, self.rounds
+        no_trials = not budget.room(1) and not rounds.begun
+        kept = 0
+        for search in wanted:
+            if budget.late() or not (no_trials or budget.room(1)):
+                break
+            rounds.begin(search)
+            if self.context.worker is None:
+                rounds.finish()
+            else:
+                kept = 1
+        while len(rounds.begun) > kept and not budget.late():
+            rounds.finish()
+
+    def covers(
+        self, groups: Sequence[Group], cost: Callable[[GroupSearch], float] = GroupSearch.cost_us
+    ) -> list[Cover]:
+        """The best few. cost: settled_us is that of what can run as it stands, and not of what more might find."""
+        found = k_best(self.graph, groups, [cost(self.searches[group]) for group in groups], COVERS)
         if not found:
             raise NoValidPlan("no choice of groups produces every output: every candidate of some op failed")
         return found
 
+    def final_covers(self, groups: Sequence[Group]) -> list[Cover]:
+        """On a GPU those that are measured all through, where there are any."""
+        if self.context.worker is None:
+            return self.covers(groups, GroupSearch.settled_us)
+        costs = [self.searches[group].measured_us() for group in groups]
+        return k_best(self.graph, groups, costs, COVERS) or self.covers(groups)
+
     def wanted(self, covers: Iterable[Cover]) -> list[GroupSearch]:
-        """Searches of the best covers that have rounds left, those of the best cover first.
+        """Searches of the best covers that have rounds left and none begun, those of the best cover first.
 
         A cover that is worse than the best by more than the model's error is not worth compiling for.
         """
         found: dict[str, GroupSearch] = {}
         covers = list(covers)
-        limit = covers[0].cost * (1 + self.model.relative_error)
+        begun = {batch.search.key for batch in self.rounds.begun}
+        limit = covers[0].cost * (1 + self.context.model.relative_error)
         for cover in covers:
             if cover.cost > limit:
                 continue
             for group in cover.groups:
                 search = self.searches[group]
-                if not search.exhausted:
+                if not search.exhausted and search.key not in begun:
                     found[search.key] = search
         return list(found.values())
-
-    def progress(self, kind: str, **facts: object) -> None:
-        self.on_progress(kind, facts)

@@ -11,6 +11,7 @@ from autofuse.fusion.library import LibraryCall
 from autofuse.ir.graph import Graph
 from autofuse.ir.program import Program
 from autofuse.measure.records import Compiled, Timed, Verified
+from autofuse.results.recordings import Recorded
 from autofuse.search.pool import Pool
 from autofuse.search.strategies import Strategy
 
@@ -37,6 +38,10 @@ class Trial:
     duplicate_of: int | None = None
     occupancy: float | None = None
     recalled: bool = False
+    recording: str = ""
+    """Where time_us is from, if it was recorded in an earlier run and not measured in this search."""
+    elsewhere: bool = False
+    """Recalled from another graph of the run, where it is recorded."""
     written: str = ""
     """Status under which the log has it."""
 
@@ -62,6 +67,9 @@ class GroupSearch:
     trials: dict[int, Trial] = field(default_factory=dict)
     library_trials: dict[int, Trial] = field(default_factory=dict)
     binaries: dict[str, int] = field(default_factory=dict)
+    recorded: tuple[Recorded, ...] = ()
+    """Candidates with a recorded time, the fastest first; recorded_at: those of them that the pool has, by position."""
+    recorded_at: dict[int, Recorded] = field(default_factory=dict)
     rounds: int = 0
     exhausted: bool = False
 
@@ -96,12 +104,16 @@ class GroupSearch:
         trial = self.runs()
         return trial.predicted_us if trial.time_us is None else trial.time_us
 
+    def measured_us(self) -> float:
+        """Infinite where nothing was measured."""
+        return next((trial.time_us for trial in self.measured() if trial.time_us is not None), float("inf"))
+
     def cost_us(self) -> float:
         """Measured where known, else predicted; infinite where nothing can run the group."""
         best = self.best()
         predicted = self.optimistic_us()
         if best is None:
-            return predicted
+            return self.recorded[0].time_us if self.recorded and not self.rounds else predicted
         if best.time_us is not None:
             return best.time_us
         return min(best.predicted_us, predicted) if not self.exhausted else best.predicted_us
@@ -128,7 +140,7 @@ class GroupSearch:
             "kept": len(trials),
             "compiled": sum(t.compiled is not None and t.compiled.ok for t in trials),
             "verified": sum(t.verified is not None and t.verified.ok for t in trials),
-            "timed": sum(t.time_us is not None for t in trials),
+            "timed": sum(t.time_us is not None and not t.recording for t in trials),
             "failed": sum(
                 t.status not in ("kept", "compiled", "verified", "timed", "duplicate", "pruned_resources")
                 for t in trials

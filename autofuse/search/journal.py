@@ -12,6 +12,7 @@ from autofuse.cost.device import Target
 from autofuse.measure.records import Compiled, Timed
 from autofuse.results.log import RunLog
 from autofuse.results.records import Key, Measurement, Samples, config_digest
+from autofuse.version import __version__
 
 if TYPE_CHECKING:
     from autofuse.search.group import GroupSearch, Trial
@@ -29,7 +30,8 @@ STAGE = {
 
 @dataclass
 class Journal:
-    """For one graph of a run. known: what a resumed log holds (nothing of it is done again).
+    """For one graph of a run. known: what the log holds of each group, by group_key and config_digest, whichever graph
+    of whichever workload it was found in (nothing of it is done again).
 
     reference_us: the fixed reference kernel's time that ratios are turned back into microseconds with, so that times
     of different minutes compare; taken from the first race, or from the resumed log.
@@ -40,15 +42,20 @@ class Journal:
     shape_json: str
     target: Target
     graph_key: str
-    known: dict[Key, Measurement] = field(default_factory=dict)
+    known: dict[tuple[str, str], Measurement] = field(default_factory=dict)
     reference_us: float = 0.0
     training: dict[Key, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        found = [
+            m for (target, _), m in self.log.state.measurements.items() if target == self.target.name and usable(m)
+        ]
+        # Of several records the settled one, and of those this graph's own, comes last.
+        found.sort(key=lambda m: (m.settled, m.graph_key == self.graph_key))
         self.known = {
-            key: found
-            for (target, key), found in self.log.state.measurements.items()
-            if target == self.target.name and (found.settled or found.status == "compiled")
+            (m.group_key, m.config_digest): m
+            for m in found
+            if m.graph_key == self.graph_key or not m.status.startswith("verify_")
         }
         pairs = [m.time_us / m.time_ratio for m in self.known.values() if m.time_us and m.time_ratio]
         if pairs:
@@ -60,13 +67,16 @@ class Journal:
         return timed.ratio * self.reference_us if timed.ratio and self.reference_us else timed.median_us
 
     def recall(self, search: GroupSearch, trial: Trial) -> bool:
-        """Takes over what an earlier run settled of this trial, or at least compiled."""
+        """Takes over what was settled of this trial, or at least compiled, by an earlier run or for another graph.
+
+        Numbers that were wrong elsewhere are checked again: without a GPU all groups of a wrong plan are blamed.
+        """
         implementation, config, rewrites = identity(search, trial)
-        found = self.known.get((self.graph_key, search.key, config_digest(implementation, config, rewrites)))
+        found = self.known.get((search.key, config_digest(implementation, config, rewrites)))
         if found is None:
             return False
         trial.status, trial.detail, trial.time_us = found.status, found.detail, found.time_us
-        trial.recalled, trial.written = True, found.status
+        trial.recalled, trial.written, trial.elsewhere = True, found.status, found.graph_key != self.graph_key
         if found.binary_sha:
             spills = found.n_spills or 0
             trial.compiled = Compiled("", "ok", found.n_regs or 0, spills, 4 * spills, found.smem_bytes or 0,
@@ -80,7 +90,7 @@ class Journal:
         if trial.written == trial.status and not trial.recalled:
             return
         record = self.measurement(search, trial)
-        if trial.compiled is not None and search.pool is not None and not trial.is_library:
+        if trial.compiled is not None and search.pool is not None and not (trial.is_library or trial.elsewhere):
             self.training[record.key] = training_row(search, trial, record)
         if trial.recalled:
             return
@@ -112,6 +122,8 @@ class Journal:
         if verified is not None:
             facts |= {"max_abs_err": verified.max_abs_err, "rms_err": verified.rms_err, "eager_err": verified.eager_err,
                       "tolerance": verified.tolerance}  # fmt: skip
+        if trial.recording:
+            facts["time_us"] = trial.time_us
         if timed is not None and trial.time_us is not None:
             facts |= {"time_us": trial.time_us, "time_ratio": timed.ratio, "n_samples": len(timed.samples_us)}
             if timed.clocks is not None:
@@ -148,12 +160,17 @@ class Journal:
             trial.detail[:500],
             trial.propensity,
             trial.predicted_us,
-            timing="measured" if trial.time_us is not None else "predicted",
+            timing="recorded" if trial.recording else "measured" if trial.time_us is not None else "predicted",
             **facts,
         )
 
     def flush(self) -> None:
         self.log.flush()
+
+
+def usable(found: Measurement) -> bool:
+    """Is something known that need not be found out again?"""
+    return found.settled or found.status == "compiled"
 
 
 def identity(search: GroupSearch, trial: Trial) -> tuple[str, Mapping[str, Any], str]:
@@ -192,7 +209,10 @@ def training_row(search: GroupSearch, trial: Trial, record: Measurement) -> dict
         "n_regs": compiled.n_regs,
         "spill_bytes": compiled.spill_bytes,
         "smem_bytes": compiled.smem_bytes,
-        "time_us": trial.time_us,
+        "time_us": None if trial.recording else trial.time_us,
+        "run_id": record.run_id,
+        "when": record.when.isoformat(timespec="seconds"),
+        "autofuse": __version__,
         "graph_key": record.graph_key,
         "propensity": record.propensity,
     }

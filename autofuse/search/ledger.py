@@ -45,9 +45,11 @@ def entry(outcome: Outcome, cover: Cover, value: str) -> LedgerEntry:
         )
     fused, apart = (rival, chosen) if stored else (chosen, rival)
     kind = graph.types[value]
-    measured = fused.time_us is not None and apart.time_us is not None
+    timed = fused.time_us is not None and apart.time_us is not None
+    runs = [outcome.searches[group].best() for one in (cover, other) if one is not None for group in one.groups]
+    real = "recorded" if any(trial is not None and trial.recording for trial in runs) else "measured"
     return LedgerEntry(value, kind.dtype, kind.shape, op.name, consumers, verdict, 2 * kind.nbytes,
-                       "measured" if measured else "predicted", fused, apart, obstacle)  # fmt: skip
+                       real if timed else "predicted", fused, apart, obstacle)  # fmt: skip
 
 
 def alternative(outcome: Outcome, value: str, *, stored: bool) -> Cover | None:

@@ -3,7 +3,7 @@ many to score. Candidates stay numbers until one is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from autofuse.codegen.triton import emit
 from autofuse.cost.device import Target
 from autofuse.cost.features import Features, featurize
 from autofuse.cost.model import CostModel, Predictions
+from autofuse.errors import InvalidSchedule
 from autofuse.fusion.rewrites import variants
 from autofuse.ir.program import ContractNode, Program, ReduceNode
 from autofuse.schedule.families import classify
@@ -31,6 +32,18 @@ class Subspace:
     program: Program = field(hash=False)
     candidates: Candidates = field(hash=False)
     tree: LoopTree = field(hash=False)
+
+    def indices(self, names: Iterable[tuple[tuple[str, ...], Schedule]]) -> list[int]:
+        """Of the valid candidates among those so named."""
+        found: list[int] = []
+        for rewrites, schedule in names:
+            try:
+                index = self.candidates.index(schedule) if rewrites == self.rewrites else None
+            except InvalidSchedule:
+                continue
+            if index is not None and self.candidates.valid([index])[0] and self.candidates.schedule(index) == schedule:
+                found.append(index)
+        return found
 
     def features(self, indices: NDArray[np.int64], target: Target) -> Features:
         return featurize(
@@ -88,13 +101,17 @@ def subspaces(program: Program, target: Target, space: Space | None = None) -> t
 def _matters(program: Program, kinds: Mapping[str, str]) -> bool:
     """Does a rewritten reduction run along a loop? Inside one tile there is nothing to merge."""
     marked = [n for n in program.nodes if isinstance(n, ReduceNode | ContractNode) and n.running is not None]
-    return all(any(kinds[a] == "loop" for a in n.axes) and all(kinds[a] != "split" for a in n.axes) for n in marked)
+    return all(any(kinds[a] in ("loop", "split") for a in n.axes) for n in marked)
 
 
-def score(program: Program, target: Target, model: CostModel, limit: int, rng: np.random.Generator) -> Pool:
+def score(
+    program: Program, target: Target, model: CostModel, limit: int, rng: np.random.Generator,
+    wanted: Sequence[tuple[tuple[str, ...], Schedule]] = (),
+) -> Pool:  # fmt: skip
     """The pool of a program: at most `limit` candidates a subspace, all where there are no more.
 
-    The default configuration of each subspace is always among them.
+    The default configuration of each subspace is always among them, and so is what is wanted by name (rewrites and
+    schedule), where the space has it.
     """
     parts = subspaces(program, target)
     which: list[NDArray[np.int64]] = []
@@ -104,7 +121,7 @@ def score(program: Program, target: Target, model: CostModel, limit: int, rng: n
         chosen = part.candidates.sample(limit, rng)
         if not chosen.size:
             continue
-        chosen = np.unique(np.append(chosen, part.candidates.default()))
+        chosen = np.unique(np.append(chosen, [part.candidates.default(), *part.indices(wanted)]))
         which.append(np.full(chosen.shape, number, dtype=np.int64))
         index.append(chosen.astype(np.int64))
         features.append(part.features(chosen, target))
@@ -120,6 +137,11 @@ def score(program: Program, target: Target, model: CostModel, limit: int, rng: n
                 predictions.take(order), enumerated)  # fmt: skip
 
 
+ACCESSES = ("pointer", "descriptor", "operands")
+SWEEPS = ("forward", "reverse", "hold")
+"""What the model calls them by: their places."""
+
+
 def model_columns(candidates: Candidates, indices: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
     """Columns of a search space under the names that the cost model has for them."""
     columns = candidates.columns(indices)
@@ -130,9 +152,18 @@ def model_columns(candidates: Candidates, indices: NDArray[np.int64]) -> dict[st
         elif name.endswith(".parts"):
             found[f"parts.{name.removesuffix('.parts')}"] = values
         elif name == "access":
-            found[name] = (values == "descriptor").astype(np.int64)
+            found[name] = _places(ACCESSES, values)
         elif name == "eviction":
             found[name] = (values == "first").astype(np.int64)
+        elif name == "sweep":
+            found[name] = _places(SWEEPS, values)
         else:
             found[name] = values
+    return found
+
+
+def _places(names: Sequence[str], values: NDArray[np.generic]) -> NDArray[np.int64]:
+    found = np.zeros(values.shape, dtype=np.int64)
+    for place, name in enumerate(names):
+        found[values == name] = place
     return found

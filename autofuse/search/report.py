@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autofuse.cost.device import Target
 from autofuse.fusion.cover import unfused_cover
 from autofuse.fusion.group import Group, kernel_name
+from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph
-from autofuse.plans.plan import Plan, make_plan
+from autofuse.plans.plan import TIMINGS, Plan, PlannedGroup, make_plan
 from autofuse.results.explain import to_list
 from autofuse.search import events
 from autofuse.search.events import Counts, GroupResult, TuneResult, Verification
@@ -18,6 +20,7 @@ from autofuse.search.graph import GraphTuner, Outcome
 from autofuse.search.group import GroupSearch, Trial
 from autofuse.search.journal import identity
 from autofuse.search.ledger import ledger
+from autofuse.search.recorded import timing_of
 
 
 def group_evidence(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> dict[str, Any]:
@@ -27,7 +30,9 @@ def group_evidence(graph: Graph, group: Group, search: GroupSearch, trial: Trial
         "name": kernel_name(group.ops).removeprefix("fused_"),
         "saved_bytes": saved_bytes(graph, group),
         "predicted_us": trial.predicted_us,
-        "measured_us": trial.time_us,
+        "measured_us": None if trial.recording else trial.time_us,
+        "recorded_us": trial.time_us if trial.recording else None,
+        "recording": trial.recording or None,
         "occupancy": trial.occupancy,
         "dram_bytes": trial.dram_bytes,
         "binding": trial.binding or None,
@@ -39,6 +44,18 @@ def group_evidence(graph: Graph, group: Group, search: GroupSearch, trial: Trial
     return {name: value for name, value in found.items() if value is not None}
 
 
+def whole_evidence(graph: Graph, group: PlannedGroup, time_us: float) -> dict[str, Any]:
+    """Of a plan's only group, which was not searched. What Inductor keeps on chip counts as nothing."""
+    saved = 0
+    if group.implementation == "aten":
+        calls = library_call(graph, Group(group.ops, group.outputs), group.rewrites[0]).ops
+        made = {value for op in calls for value in op.outputs}
+        hidden = {value for name in group.ops for value in graph.by_name[name].outputs} - made
+        saved = sum(2 * graph.types[value].nbytes for value in hidden)
+    name = kernel_name(group.ops).removeprefix("fused_")
+    return {"name": name, "saved_bytes": saved, "measured_us": time_us}
+
+
 def rivals(search: GroupSearch, chosen: Trial) -> list[dict[str, Any]]:
     """The next best two ways to run the group, and its library calls, with what they cost."""
     measured = [t for t in search.measured() if t is not chosen][:2]
@@ -46,7 +63,7 @@ def rivals(search: GroupSearch, chosen: Trial) -> list[dict[str, Any]]:
     return [
         {
             "implementation": identity(search, t)[0],
-            "measured_us": t.time_us,
+            "recorded_us" if t.recording else "measured_us": t.time_us,
             "predicted_us": t.predicted_us,
             "status": t.status,
         }
@@ -67,10 +84,21 @@ def plan_of(
         for group, trial in chosen.trials.items()
         for search in (outcome.searches[group],)
     ]
+    if chosen.whole is not None:
+        groups = [replace(chosen.whole, evidence=whole_evidence(outcome.graph, chosen.whole, chosen.total_us))]
+    timing = unfused = "measured"
+    if chosen.timed is None:
+        timing = timing_of(chosen.trials.values())
+        unfused = timing_of(outcome.searches[group].runs() for group in outcome.unfused.groups)
     evidence: dict[str, Any] = {
         "ledger": to_list(ledger(outcome, chosen.cover)),
+        "unfused_timing": unfused,
         "ended": outcome.ended,
         "eager_us": chosen.eager_us,
+        "inductor_us": chosen.inductor_us,
+        "searched_us": chosen.searched_us,
+        "whole": chosen.timed.key if chosen.whole is not None and chosen.timed is not None else None,
+        "failures": dict(chosen.failures) or None,
         "groups_enumerated": len(outcome.searches),
         "enumeration_truncated": outcome.enumeration.truncated,
         "refused": dict(outcome.enumeration.refused),
@@ -82,7 +110,7 @@ def plan_of(
         }  # fmt: skip
     return make_plan(
         graph=outcome.graph, graph_key=outcome.key, workload=workload, shape=shape, target=target.name,
-        environment=environment, groups=groups, timing="measured" if chosen.timed is not None else "predicted",
+        environment=environment, groups=groups, timing=timing,
         total_us=chosen.total_us, unfused_us=chosen.unfused_us,
         evidence={name: value for name, value in evidence.items() if value is not None},
     )  # fmt: skip
@@ -117,6 +145,8 @@ def result_of(outcome: Outcome, chosen: Chosen, plan: Plan, store: str) -> TuneR
             saved_bytes=int(g.evidence["saved_bytes"]),
             predicted_us=g.evidence.get("predicted_us"),
             measured_us=g.evidence.get("measured_us"),
+            recorded_us=g.evidence.get("recorded_us"),
+            recording=g.evidence.get("recording"),
         )
         for g in plan.groups
     )
@@ -127,6 +157,7 @@ def result_of(outcome: Outcome, chosen: Chosen, plan: Plan, store: str) -> TuneR
     return TuneResult(
         plan.workload, dict(plan.shape), plan.target, plan.timing, plan.plan_id, plan.total_us, plan.unfused_us, groups,
         counts(distinct.values()), verified, outcome.seconds, store, outcome.ended, "", tuple(plan.evidence["ledger"]),
+        plan.evidence["unfused_timing"],
     )  # fmt: skip
 
 
@@ -164,7 +195,7 @@ def merge(parts: Sequence[TuneResult]) -> TuneResult:
         first.workload,
         first.shape,
         first.target,
-        first.timing,
+        min((p.timing for p in parts), key=TIMINGS.index),
         ",".join(p.plan_id or "" for p in parts),
         sum(totals) if len(totals) == len(parts) else None,
         sum(unfused) if len(unfused) == len(parts) else None,
@@ -176,4 +207,5 @@ def merge(parts: Sequence[TuneResult]) -> TuneResult:
         next((p.status for p in parts if p.status != events.DONE), events.DONE),
         "",
         tuple(entry for p in parts for entry in p.ledger),
+        min((p.unfused_timing for p in parts), key=("", *TIMINGS).index),
     )

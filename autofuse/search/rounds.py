@@ -1,151 +1,179 @@
-"""One round of one group: take up candidates, compile them, prune by their real resources, verify, time, learn.
+"""Rounds of groups: take up candidates, compile them, prune by their real resources, verify, time, learn.
 
 Checkpoint 1 is the order in which candidates are taken up (the cost model before compiling); checkpoint 2 is here,
 after compiling: candidates that cannot fit, spill heavily, or are the same binary as another are not timed.
+
+A round begins when its candidates go to the compile pool, and several may have begun: while the one worker verifies and
+times what has come out, the pool works on the rest of the round and on the rounds after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from autofuse.cost.device import Target
-from autofuse.cost.model import CostModel, Predictions
+from autofuse.cost.model import Predictions
 from autofuse.errors import InvalidSchedule
 from autofuse.fusion.group import kernel_name
 from autofuse.fusion.library import LibraryCall, with_ops
 from autofuse.fusion.subgraph import index_ranges
-from autofuse.measure.compile import CompilePool
 from autofuse.measure.records import AtenStep, Candidate, Compiled, Inputs, Timed, TritonStep
 from autofuse.measure.supervisor import Worker
-from autofuse.search.effort import Budget, Effort
+from autofuse.search.batch import Batch
+from autofuse.search.context import Context
 from autofuse.search.group import LIBRARY, GroupSearch, Trial
-from autofuse.search.journal import Journal
 from autofuse.search.pool import score
+from autofuse.search.recorded import TAKEN, adopt, positions
 from autofuse.search.strategies import Outcome, make_strategy
 
 SPILL_LIMIT_BYTES = 512
 """A kernel that spills more than this a thread is not timed. A guess, on the side of timing: up to 344 bytes were among
 the timed ones of a softmax over 65536 columns (1.0 to 1.3 times its best); beyond 512 nothing was ever timed."""
 
+VERIFIED_AHEAD = 2
+"""Rounds that candidates are verified of while the first of them compiles: the worker keeps as many references."""
+
 VERIFY_STATUS = {"wrong": "verify_wrong", "unwritten": "verify_unwritten", "out_of_bounds": "verify_out_of_bounds"}
 
 
 @dataclass
 class GroupRounds:
-    target: Target
-    model: CostModel
-    effort: Effort
-    budget: Budget
-    journal: Journal
-    compile_pool: CompilePool
-    worker: Worker | None
-    strategy: str
-    seed: int
-    progress: Callable[..., None]
+    """begun: rounds that have begun and not ended, oldest first."""
 
-    def advance(self, search: GroupSearch) -> None:
-        """One round. Marks the search exhausted when its strategy has no more or it has had its rounds."""
+    context: Context
+    begun: list[Batch] = field(default_factory=list)
+
+    # --- from beginning to end ---
+
+    def begin(self, search: GroupSearch) -> None:
+        """Takes up a round's candidates and hands them to the compile pool."""
+        batch = Batch(search)
+        self.begun.append(batch)
         if search.rounds == 0:
             self.open(search)
+            if self.context.worker is not None:
+                batch.calls += search.library_trials.values()
         search.rounds += 1
-        trials = self.take_up(search)
-        calls = list(search.library_trials.values()) if search.rounds == 1 and self.worker is not None else []
-        try:
-            self.compile(search, [trial for trial in trials if trial.kernel is not None])
-            if self.worker is not None:
-                self.measure(search, self.chosen(search, [trial for trial in trials if trial.kernel is not None]))
-        except BaseException:
-            self.broken_off(search, trials)
-            raise
-        finally:
-            for trial in (*calls, *trials):
-                if trial.status != "kept":
-                    self.journal.trial(search, trial)
-            self.journal.flush()
-        if not trials or search.rounds >= self.effort.rounds or search.pool is None or self.worker is None:
-            search.exhausted = True
+        self.take_up(batch)
+        for trial in batch.trials:
+            if trial.kernel is not None and trial.compiled is None:
+                batch.waiting[trial.position] = self.context.compile_pool.submit(trial.kernel)
 
-    def broken_off(self, search: GroupSearch, trials: Sequence[Trial]) -> None:
-        """Leaves nothing that a plan could take up uncompiled, or a resumed run could take for finished."""
-        for trial in trials:
-            if trial.status == "kept":
-                del search.trials[trial.position]
-            elif trial.status == "verified" and not trial.recalled:
-                trial.status = "compiled"
+    def finish(self) -> None:
+        """Ends the round that began first. Marks its search exhausted when its strategy has no more or it has had its
+        rounds."""
+        batch = self.begun[0]
+        if self.context.worker is None:
+            self.compile(batch)
+        else:
+            self.verify_as_compiled(batch, self.context.worker)
+            self.race(batch, self.context.worker)
+        search = batch.search
+        over = not batch.trials or search.rounds >= self.context.effort.rounds or search.pool is None
+        search.exhausted = over or self.context.worker is None
+        self.end(batch)
+
+    def break_off(self) -> None:
+        """Ends whatever has begun as it stands: what has compiled is kept, what has not is forgotten."""
+        for batch in self.begun:
+            batch.cancel()
+        self.collect()
+        while self.begun:
+            self.end(self.begun[0])
+
+    def end(self, batch: Batch) -> None:
+        self.begun.remove(batch)
+        batch.forget()
+        for trial in (*batch.calls, *batch.trials):
+            if trial.status != "kept":
+                self.context.journal.trial(batch.search, trial)
+        self.context.journal.flush()
+        self.context.budget.spend(batch.used, batch.reserved)
 
     def open(self, search: GroupSearch) -> None:
         """Score the group's whole pool, and start its strategy; library calls are taken up at once."""
         if search.program is not None:
-            rng = np.random.default_rng(self.seed)
-            search.pool = score(search.program, self.target, self.model, self.effort.pool, rng)
-            search.strategy = make_strategy(self.strategy, search.pool, self.seed)
+            context = self.context
+            rng = np.random.default_rng(context.seed)
+            wanted = [one.name for one in search.recorded]
+            search.pool = score(search.program, context.target, context.model, context.effort.pool, rng, wanted)
+            search.recorded_at = positions(search.pool, search.recorded)
+            search.strategy = make_strategy(context.strategy, search.pool, context.seed)
         for number, (_, predicted) in enumerate(search.libraries):
             trial = search.library_trials[number] = Trial(LIBRARY, number, predicted_us=predicted)
-            if self.worker is not None:
-                self.journal.recall(search, trial)
+            if self.context.worker is not None:
+                self.context.journal.recall(search, trial)
 
     # --- taking up and compiling ---
 
-    def take_up(self, search: GroupSearch) -> list[Trial]:
+    def take_up(self, batch: Batch) -> None:
+        search, effort, worker = batch.search, self.context.effort, self.context.worker
         if search.pool is None or search.strategy is None or not len(search.pool):
-            return []
-        found: list[Trial] = []
-        room = self.effort.compiled if self.worker is not None else self.budget.room(self.effort.compiled)
-        for position in search.strategy.ask(room):
+            return
+        batch.reserved = self.context.budget.reserve(effort.compiled if worker is None else effort.timed)
+        wanted = batch.reserved if worker is None else effort.compiled if batch.reserved else 0
+        taken = [] if search.rounds > 1 else list(search.recorded_at)[: min(TAKEN, wanted)]
+        for position in taken:
+            search.strategy.tell(position, Outcome(search.recorded_at[position].time_us, "timed"))
+        for position in [*taken, *search.strategy.ask(wanted - len(taken))]:
             trial = Trial(position, predicted_us=float(search.pool.predictions.time_us[position]))
             trial.propensity = search.strategy.propensity(position)
             search.trials[position] = trial
-            found.append(trial)
-            if not self.journal.recall(search, trial):
+            batch.trials.append(trial)
+            if not self.context.journal.recall(search, trial):
                 self.generate(search, trial)
                 continue
+            adopt(search, trial)
             if trial.compiled is not None and trial.compiled.ok:
                 search.binaries.setdefault(trial.compiled.binary_sha, position)
-            if trial.status == "compiled" and self.worker is not None:
+            if trial.status == "compiled" and worker is not None:
                 self.generate(search, trial)  # an earlier run compiled it and did not come to time it
                 trial.recalled = False
+                batch.fit.append(trial)
             else:
                 self.tell(search, trial)
-        self.learn_resources(search, found)
-        return found
+        self.learn_resources(search, batch.trials)
 
     def generate(self, search: GroupSearch, trial: Trial) -> None:
         assert search.pool is not None
         try:
-            trial.kernel = search.pool.kernel(trial.position, kernel_name(search.group.ops), self.target)
+            trial.kernel = search.pool.kernel(trial.position, kernel_name(search.group.ops), self.context.target)
         except InvalidSchedule as error:
             trial.status, trial.detail = "pruned_constraint", str(error)
             self.tell(search, trial)
 
-    def compile(self, search: GroupSearch, trials: Sequence[Trial]) -> None:
-        """Each is written down as soon as it is compiled, for whoever is killed. What the budget has no more time for
-        is forgotten, but for one."""
-        futures = [
-            (trial, self.compile_pool.submit(trial.kernel))
-            for trial in trials
-            if trial.kernel is not None and trial.compiled is None
-        ]
-        try:
-            for number, (trial, future) in enumerate(futures):
-                if number and self.budget.late() and future.cancel():
-                    del search.trials[trial.position]
-                    trial.kernel = None
-                    continue
-                self.compiled(search, trial, future.result())
-        finally:
-            for _, future in futures:
-                future.cancel()
+    def compile(self, batch: Batch) -> None:
+        """In the order in which they were taken up: nothing but the outcome of a compile then decides what follows.
+        What the budget has no more time for is forgotten, but for one."""
+        for position in list(batch.waiting):
+            if self.context.budget.late():
+                batch.hurry()
+            if position in batch.waiting:
+                self.take_in(batch, position)
 
-    def compiled(self, search: GroupSearch, trial: Trial, compiled: Compiled) -> None:
+    def collect(self) -> None:
+        """Takes in whatever has come out of the compilers, of all rounds that have begun: for whoever is killed."""
+        for batch in self.begun:
+            for position in [position for position, future in batch.waiting.items() if future.done()]:
+                self.take_in(batch, position)
+
+    def take_in(self, batch: Batch, position: int) -> None:
+        """One that has compiled, or will have."""
+        compiled = batch.waiting[position].result()
+        del batch.waiting[position]
+        self.compiled(batch, batch.search.trials[position], compiled)
+
+    def compiled(self, batch: Batch, trial: Trial, compiled: Compiled) -> None:
+        search, smem_limit = batch.search, self.context.target.smem_per_block
         trial.compiled = compiled
         if not compiled.ok:
             trial.status, trial.detail = compiled.status, compiled.detail
-        elif compiled.smem_bytes > self.target.smem_per_block:
+        elif compiled.smem_bytes > smem_limit:
             trial.status = "pruned_resources"
-            trial.detail = f"{compiled.smem_bytes} bytes of shared memory, {self.target.smem_per_block} fit"
+            trial.detail = f"{compiled.smem_bytes} bytes of shared memory, {smem_limit} fit"
         elif compiled.spill_bytes > SPILL_LIMIT_BYTES:
             trial.status = "pruned_resources"
             trial.detail = f"{compiled.spill_bytes} bytes spilled a thread"
@@ -154,13 +182,15 @@ class GroupRounds:
         else:
             trial.status = "compiled"
             search.binaries[compiled.binary_sha] = trial.position
+            batch.fit.append(trial)
+        adopt(search, trial)
         self.learn_resources(search, [trial])
-        self.journal.trial(search, trial)
-        self.progress("compiled", status=trial.status, group=search.key)
+        self.context.journal.trial(search, trial)
+        self.context.progress("compiled", status=trial.status, group=search.key)
         if trial.status not in ("compiled", "duplicate"):
             self.tell(search, trial)
-        if self.worker is None:
-            self.budget.spend(1)
+        if self.context.worker is None:
+            batch.used += 1
 
     def learn_resources(self, search: GroupSearch, trials: Sequence[Trial]) -> None:
         """Predict again, with the registers, spills and shared memory that the compiler found."""
@@ -169,8 +199,8 @@ class GroupRounds:
             return
         rows = np.array([trial.position for trial in known])
         compiled = [trial.compiled for trial in known if trial.compiled is not None]
-        again: Predictions = self.model.predict_compiled(
-            search.pool.features.take(rows), self.target,
+        again: Predictions = self.context.model.predict_compiled(
+            search.pool.features.take(rows), self.context.target,
             np.array([c.n_regs for c in compiled], dtype=np.float64),
             np.array([c.spill_bytes for c in compiled], dtype=np.float64),
             np.array([c.smem_bytes for c in compiled], dtype=np.float64),
@@ -183,52 +213,70 @@ class GroupRounds:
 
     # --- measuring ---
 
-    def chosen(self, search: GroupSearch, trials: Sequence[Trial]) -> list[Trial]:
-        """The best by the second prediction, plus the explorers, plus the library calls on the first round."""
-        alive = sorted((t for t in trials if t.status == "compiled"), key=lambda t: t.predicted_us)
-        explorers = [t for t in alive if t.propensity < 1.0]
-        best = [t for t in alive if t.propensity >= 1.0]
-        room = max(self.effort.timed - len(explorers), 1)
-        calls = list(search.library_trials.values()) if search.rounds == 1 else []
-        return [*calls, *best[:room], *explorers[: self.effort.timed]]
+    def inputs(self, search: GroupSearch) -> Inputs:
+        return Inputs(seed=self.context.seed, ranges=index_ranges(search.graph))
 
-    def measure(self, search: GroupSearch, trials: Sequence[Trial]) -> None:
-        assert self.worker is not None
-        inputs = Inputs(seed=self.seed, ranges=index_ranges(search.graph))
-        ready: list[tuple[Trial, Candidate]] = []
-        for trial in trials:
-            if trial.recalled:  # a library call that an earlier run timed
-                continue
-            candidate = candidate_of(search, trial)
-            verified = trial.verified = self.worker.verify(candidate, inputs)
-            if not verified.ok:
-                trial.status = VERIFY_STATUS.get(verified.status, verified.status)
-                trial.detail = verified.detail
-                self.progress("failed", status=trial.status, group=search.key)
-                self.tell(search, trial)
-                continue
+    def verify_as_compiled(self, batch: Batch, worker: Worker) -> None:
+        """Verifies what may be timed as it comes out of the compilers, the best first, until the round has compiled.
+
+        What is verified early, and then is not among the chosen, depends on when it came out; what is timed does not.
+        """
+        budget = self.context.budget
+        while True:
+            self.collect()
+            if budget.late():
+                batch.hurry()
+            ahead = self.begun[: VERIFIED_AHEAD if batch.waiting else 1]
+            todo = ((b.search, trial) for b in ahead if (trial := b.unverified(self.room(b))) is not None)
+            found = next(todo, None)
+            if found is not None:
+                self.verify(*found, worker)
+            elif batch.waiting:
+                waiting = [future for b in ahead for future in b.waiting.values()]
+                wait(waiting, None if budget.late() else budget.left, FIRST_COMPLETED)
+            else:
+                return
+
+    def room(self, batch: Batch) -> int:
+        """Trials of the round; what is known from before has had its place."""
+        recalled = sum(trial.recalled and trial.time_us is not None for trial in batch.trials)
+        return max(min(self.context.effort.timed - recalled, batch.reserved), 0)
+
+    def verify(self, search: GroupSearch, trial: Trial, worker: Worker) -> None:
+        verified = trial.verified = worker.verify(candidate_of(search, trial), self.inputs(search))
+        if verified.ok:
             trial.status = "verified"
-            ready.append((trial, candidate))
-        incumbent = next((t for t in search.measured() if t not in trials), None)
+            return
+        trial.status = VERIFY_STATUS.get(verified.status, verified.status)
+        trial.detail = verified.detail
+        self.context.progress("failed", status=trial.status, group=search.key)
+        self.tell(search, trial)
+
+    def race(self, batch: Batch, worker: Worker) -> None:
+        """Times all of the round's chosen together, beside the best of the rounds before."""
+        search = batch.search
+        ready = [trial for trial in batch.chosen(self.room(batch)) if trial.status == "verified"]
+        if not ready:
+            return
+        batch.used = sum(not trial.is_library for trial in ready)
+        incumbent = next(iter(search.measured()), None)
         if incumbent is not None:
             if incumbent.kernel is None and not incumbent.is_library:
                 self.generate(search, incumbent)
-            ready.append((incumbent, candidate_of(search, incumbent)))
-        if not ready:
-            return
-        results = self.worker.time([candidate for _, candidate in ready], inputs, self.effort.timing)
-        for (trial, _), timed in zip(ready, results, strict=True):
+            ready.append(incumbent)
+        candidates = [candidate_of(search, trial) for trial in ready]
+        results = worker.time(candidates, self.inputs(search), self.context.effort.timing)
+        for trial, timed in zip(ready, results, strict=True):
             self.record_time(search, trial, timed)
-        self.budget.spend(len(ready))
 
     def record_time(self, search: GroupSearch, trial: Trial, timed: Timed) -> None:
         trial.timed = timed
         if not timed.ok:
             trial.status, trial.detail = timed.status, timed.detail
-            self.progress("failed", status=timed.status, group=search.key)
+            self.context.progress("failed", status=timed.status, group=search.key)
         else:
-            trial.status, trial.time_us = "timed", self.journal.microseconds(timed)
-            self.progress("timed", us=trial.time_us, group=search.key)
+            trial.status, trial.time_us = "timed", self.context.journal.microseconds(timed)
+            self.context.progress("timed", us=trial.time_us, group=search.key)
         self.tell(search, trial)
 
     def tell(self, search: GroupSearch, trial: Trial) -> None:

@@ -102,7 +102,8 @@ def in_float16(graph: Graph) -> Graph:
         name: TensorType(k.shape, "float16" if k.dtype == "bfloat16" else k.dtype, k.strides)
         for name, k in graph.types.items()
     }
-    return Graph(graph.inputs, tuple(_retyped(op) for op in graph.ops), graph.outputs, types)
+    composites = tuple(replace(c, op=_retyped(c.op)) for c in graph.composites)
+    return Graph(graph.inputs, tuple(_retyped(op) for op in graph.ops), graph.outputs, types, composites)
 
 
 def _retyped(op: Op) -> Op:

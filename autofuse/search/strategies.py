@@ -105,7 +105,12 @@ class Random(_Base):
 class ModelGuided(_Base):
     """The best predicted, some around the best measured, and a few drawn uniformly with their propensity kept.
 
-    neighbours: positions that differ from one in one choice.
+    The order is not corrected by the times of a search. Replayed on both H200 recordings (30 problems, each left out of
+    training, two rounds of 4 to 8), corrections of the log time by subspace, by ridge over knobs or by a Gaussian
+    process left the median of candidates timed until within 5 % of the best at 1, and changed the regret of 5 problems
+    at most, as often for the worse. They helped the backbone alone, which nobody searches with.
+
+    neighbours: positions that differ from one in one choice. A prediction that is no number ranks last.
     """
 
     def __init__(
@@ -116,10 +121,6 @@ class ModelGuided(_Base):
         self.neighbours = neighbours
         self.explored = explored
         self.times: dict[int, float] = {}
-        self.refit(predicted)
-
-    def refit(self, predicted: NDArray[np.float64]) -> None:
-        """Go on with other predictions for the same pool. A prediction that is no number ranks last."""
         self.predicted = np.nan_to_num(np.asarray(predicted, dtype=np.float64), nan=np.inf, posinf=np.inf)
         self.order: NDArray[np.int64] = np.argsort(self.predicted, kind="stable").astype(np.int64)
         self.at = 0

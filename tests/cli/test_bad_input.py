@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.exc import BackendCompilerFailed
 from typer.testing import CliRunner
 
 import autofuse
@@ -89,8 +88,8 @@ def test_an_unknown_target_lists_the_known(file: Path, tmp_path: Path) -> None:
         check(tune(tmp_path / "s", f"{file}:right", "--target", target), target, "h200")
     check(
         tune(tmp_path / "s", f"{file}:right", "--target", "cuda:99"),
-        "GPU",
-        "h200" if not torch.cuda.is_available() else "99",
+        "no GPU cuda:99 here",
+        "--target h200",
     )
 
 
@@ -141,6 +140,5 @@ def test_a_plan_of_another_target_is_no_plan(file: Path, tmp_path: Path) -> None
     )
     torch._dynamo.reset()  # pyright: ignore[reportPrivateUsage]
     x = torch.zeros(4, 4, dtype=torch.float16)
-    with torch.no_grad(), pytest.raises(BackendCompilerFailed, match="plan is for h200, not for a100") as raised:
+    with torch.no_grad(), pytest.raises(PlanError, match="plan is for h200, not for a100"):
         autofuse.compile(torch.relu, target="a100", store=tmp_path, executor="interpreter", on_miss="error")(x)
-    assert isinstance(raised.value.inner_exception, PlanError)

@@ -106,6 +106,8 @@ def test_the_document_has_the_promised_fields_and_nothing_else_is_on_stdout(sear
         "saved_bytes",
         "predicted_us",
         "measured_us",
+        "recorded_us",
+        "recording",
     }
     assert set(first["candidates"]) == {"enumerated", "kept", "compiled", "verified", "timed", "failed"}
     assert set(first["verified"]) == {"max_abs_err", "tolerance", "reference"}

@@ -26,6 +26,18 @@ def test_auto_without_a_gpu_says_what_to_do() -> None:
             resolve("auto")
 
 
+def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UnknownTarget, match=r"cuda:99.*--target h200"):
+        resolve("cuda:99")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UnknownTarget, match=r"cuda:99.*this machine has cuda:0, cuda:1.*--target h200"):
+        resolve("cuda:99")
+
+
 def test_bandwidth_lies_between_its_ceilings() -> None:
     target = resolve("h200")
     assert float(target.bytes_per_us(1.0, 1.0)) == target.copy_bytes_per_us

@@ -57,6 +57,29 @@ def test_views_are_free_and_calls_add_up() -> None:
     assert calls_time([op, view, op], types, H200).time_us == 2 * op_time(op, types, H200).time_us
 
 
+def test_a_softmax_moves_its_bytes_once() -> None:
+    op = Op("s", AtenCall("aten._softmax.default", (Ref("x"), -1, False)), None, ("y",))
+    found = op_time(op, {"x": tensor(8192, 4096), "y": tensor(8192, 4096)}, H200)
+    assert found.dram_bytes == 2 * 2 * 8192 * 4096
+    assert found.time_us > found.dram_bytes / H200.read_bytes_per_us + H200.launch_us
+
+
+def test_results_that_nobody_keeps_cost_nothing() -> None:
+    op = Op(
+        "n", AtenCall("aten.native_layer_norm.default", (Ref("x"), (4096,), None, None, 1e-5)), None, ("y", "m", "r")
+    )
+    found = op_time(op, {"x": tensor(8192, 4096), "y": tensor(8192, 4096)}, H200)
+    assert found.dram_bytes == 2 * 2 * 8192 * 4096
+
+
+def test_a_loss_picks_one_element_a_row() -> None:
+    op = Op("l", AtenCall("aten.nll_loss_forward.default", (Ref("x"), Ref("t"), None, 1, -100)), None, ("y", "w"))
+    types = {"x": tensor(8192, 32000), "t": tensor(8192), "y": tensor()}
+    found = op_time(op, types, H200)
+    assert found.dram_bytes == 8192 * 32 + 2 * 8192 + 2
+    assert found.time_us < 10
+
+
 @pytest.mark.parametrize("m", [0, 1, 7])
 def test_small_and_empty_shapes(m: int) -> None:
     found = op_time(*mm(m, 33, 5), H200)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from autofuse.cost import model as model_file
+from autofuse.cost import trees
 from autofuse.cost.backbone import estimate
 from autofuse.cost.device import resolve
 from autofuse.cost.evaluation import evaluate, table
@@ -65,6 +66,20 @@ def test_round_trip(trained: tuple[CostModel, Path]) -> None:
     found = features(matmul(2048, 2048, 4096), MATMUL_KINDS, **MATMUL_SPACE)
     for name in ("regs", "spill_bytes", "smem", "time_us", "outside"):
         assert (getattr(again.predict(found, H200), name) == getattr(trained[0].predict(found, H200), name)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 7, trees.FEW, trees.FEW + 1])
+def test_few_and_many_rows_score_alike(trained: tuple[CostModel, Path], rows: int) -> None:
+    """A row's score must not depend on how many are scored with it: to the last bit, since it ranks."""
+    rng = np.random.default_rng(0)
+    for forest in trained[0].forests.values():
+        used = np.unique(forest.feature[forest.feature >= 0])
+        columns = np.zeros((int(forest.feature.max()) + 1, rows), dtype=np.float32)
+        for feature in used:  # around its thresholds, so that every test splits the rows
+            near = forest.threshold[forest.feature == feature]
+            columns[feature] = rng.choice(near, rows) + rng.normal(size=rows).astype(np.float32)
+        padded = np.ascontiguousarray(np.tile(columns, trees.FEW + 1))
+        assert np.array_equal(forest.predict(columns), forest.predict(padded)[:rows])
 
 
 def test_training_is_deterministic(trained: tuple[CostModel, Path], tmp_path: Path) -> None:

@@ -20,7 +20,15 @@ from autofuse.errors import AutofuseError  # noqa: E402
 from autofuse.ir.graph import AtenCall, Graph, TensorType  # noqa: E402
 from autofuse.measure.decide import Rounds  # noqa: E402
 from autofuse.measure.launch import interpret  # noqa: E402
-from autofuse.measure.records import AtenStep, Candidate, Inputs, TritonStep  # noqa: E402
+from autofuse.measure.records import (  # noqa: E402
+    AtenStep,
+    Candidate,
+    InductorStep,
+    Inputs,
+    TritonStep,
+    steps_from_json,
+    steps_to_json,
+)
 from autofuse.measure.supervisor import Worker, eager  # noqa: E402
 
 pytestmark = pytest.mark.timeout(240)
@@ -171,6 +179,19 @@ def test_whole_plans_are_timed_in_the_same_rounds(worker):
     times = worker.time_plans([plan, eager(plan.graph)], rounds=3)
     assert [len(record.samples_us) for record in times] == [3, 3]
     assert times[0].reference_us == times[1].reference_us
+
+
+@pytest.mark.timeout(280)
+def test_what_inductor_makes_of_a_graph(worker):
+    graph = two_steps().graph
+    step = InductorStep(("total", "flat", "out"), ("total", "out"))
+    assert steps_from_json(steps_to_json((step,))) == (step,)
+    verdict = worker.verify(Candidate("inductor", graph, (step,)))
+    assert verdict.ok, verdict
+    short = worker.verify(Candidate("inductor", graph, (InductorStep(("total",), ("total",)),)))
+    assert (short.status, "out" in short.detail) == ("runtime_error", True)
+    (timed,) = worker.time_plans([Candidate("inductor", graph, (step,))], rounds=2)
+    assert timed.ok
 
 
 def test_interpret_writes_in_place():

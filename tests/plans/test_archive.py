@@ -46,7 +46,7 @@ def manifest(members: Members, plans: dict[str, bytes]) -> None:
 
 def flipped(members: Members) -> None:
     name = next(n for n in members if n.startswith("plans/"))
-    members[name] = members[name].replace(b"h200", b"h300")
+    members[name] = members[name].replace(b"samples", b"simples")
 
 
 def second_is_malformed(members: Members) -> None:

@@ -42,6 +42,45 @@ def test_keeps_the_better_plan_of_a_key(tmp_path: Path) -> None:
     assert (kept.timing, kept.total_us) == ("measured", 8.0)
 
 
+def test_a_first_look_at_a_closed_store_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = PlanStore(tmp_path)
+    writer.put(plan())
+    writer.close()
+    store = PlanStore(tmp_path)
+    monkeypatch.setattr(store, "_read", lambda *_: pytest.fail("the write-ahead log was opened"))
+    assert store.get(KEY, "h200", ENVIRONMENT) == plan()
+    assert [path.name for path in tmp_path.iterdir()] == ["plans.sqlite"]
+
+
+def test_a_first_look_sees_what_an_open_writer_has_written(tmp_path: Path) -> None:
+    PlanStore(tmp_path).put(plan())
+    writer = PlanStore(tmp_path)
+    better = plan(total_us=1.0)
+    writer.put(better)
+    assert (tmp_path / "plans.sqlite-wal").exists()
+    assert PlanStore(tmp_path).get(KEY, "h200", ENVIRONMENT) == better
+
+
+@pytest.mark.parametrize("torn", ["{}", "", None])
+def test_a_first_look_that_was_disturbed_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str | None
+) -> None:
+    writer = PlanStore(tmp_path)
+    writer.put(plan())
+    writer.close()
+    store = PlanStore(tmp_path)
+    if torn is not None:
+        monkeypatch.setattr(store, "_glimpse", lambda _key: torn)
+    else:
+        states = iter([(1, 1, 1), (1, 2, 1)])
+        monkeypatch.setattr(store, "_still", lambda: next(states))
+    looks: list[str] = []
+    read = store._read
+    monkeypatch.setattr(store, "_read", lambda *given: (looks.append(given[0]), read(*given))[1])
+    assert store.get(KEY, "h200", ENVIRONMENT) == plan()
+    assert len(looks) == 1
+
+
 def test_list_show_remove_by_prefix(tmp_path: Path) -> None:
     store = PlanStore(tmp_path / "not" / "there" / "yet")
     assert store.list() == []

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from autofuse.errors import ResultsError
-from autofuse.results.log import RunLog, log_path, logs, read, resumable
+from autofuse.results.log import RunLog, differences, log_path, logs, read, resumable
 from tests.results.samples import measurement, run, samples
 
 REQUEST = {"workloads": ["bias_gelu"], "seed": 3}
+HERE = {"autofuse": "0.1", "torch": "2.9.0", "triton": "3.5.0", "python": "3.12.1", "device": "H200", "driver": "570.1"}
 
 
 def written(folder: Path, *statuses: str, run_id: str = "r1") -> Path:
-    with RunLog.create(folder, REQUEST, run_id) as log:
+    with RunLog.create(folder, REQUEST, run_id, HERE) as log:
         for number, status in enumerate(statuses):
             log.record(measurement(number, status))
     return log_path(folder, run_id)
@@ -154,18 +155,38 @@ def test_the_target_counts(tmp_path: Path) -> None:
 
 
 def test_resumable_is_the_newest_unfinished_log_of_the_request(tmp_path: Path) -> None:
-    assert resumable(tmp_path / "absent") is None
+    nothing = (None, "no interrupted run of this request")
+    assert resumable(tmp_path / "absent", REQUEST, HERE) == nothing
     old, new = written(tmp_path, "timed", run_id="20260101T000000-a"), written(tmp_path, run_id="20260102T000000-b")
     assert logs(tmp_path) == [new, old]
-    assert resumable(tmp_path) == new
+    assert resumable(tmp_path, REQUEST, HERE) == (new, "")
     with RunLog.resume(new) as log:
         log.end("done")
-    assert resumable(tmp_path) == old
-    assert resumable(tmp_path, REQUEST) == old
-    assert resumable(tmp_path, {**REQUEST, "seed": 4}) is None
+    assert resumable(tmp_path, REQUEST, HERE) == (old, "")
+    assert resumable(tmp_path, {**REQUEST, "seed": 4}, HERE) == nothing
     with RunLog.resume(old) as log:
         log.end("interrupted")
-    assert resumable(tmp_path) == old
+    assert resumable(tmp_path, REQUEST, HERE) == (old, "")
+
+
+@pytest.mark.parametrize("name", sorted(set(HERE) - {"python"}))
+def test_a_log_of_another_environment_is_not_resumable(tmp_path: Path, name: str) -> None:
+    written(tmp_path, "timed", run_id="a")
+    path, why = resumable(tmp_path, REQUEST, {**HERE, name: "other"})
+    assert (path, why) == (None, f"run a was made with {name} {HERE[name]}, now other")
+    with RunLog.create(tmp_path, REQUEST, "b", {**HERE, name: "other"}):
+        pass
+    assert resumable(tmp_path, REQUEST, {**HERE, name: "other"})[0] == log_path(tmp_path, "b")
+
+
+def test_what_differs_is_named() -> None:
+    assert differences(HERE, {**HERE, "python": "3.13.0"}) == ""
+    assert differences(HERE, {**HERE, "torch": "2.10.0", "driver": "580.2"}) == (
+        "torch 2.9.0, now 2.10.0, driver 570.1, now 580.2"
+    )
+    without = {name: value for name, value in HERE.items() if name != "device"}
+    assert differences(HERE, without) == "device H200, now unknown"
+    assert "does not name" in differences({}, HERE), "a log of before environments were written"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 import autofuse
 from autofuse.capture.trace import capture
-from autofuse.errors import UsageError
+from autofuse.errors import PlanError, UsageError
 from autofuse.ir.fingerprint import graph_key
 from autofuse.ir.graph import Graph
 from autofuse.plans.environment import current_environment
@@ -183,14 +184,19 @@ def test_corrupt_store_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_on_miss_error_and_wrong_options(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=r"no plan: no plan for this graph in .*autofuse tune"):
+    with pytest.raises(PlanError, match=r"no plan: no plan for this graph in .*autofuse tune") as raised:
         compiled(tmp_path, on_miss="error")(*args())
+    assert not isinstance(raised.value, BackendCompilerFailed)
+    assert len(raised.traceback) < 5, "Dynamo's own frames are left out"
+    with pytest.raises(PlanError, match=r"plans run on cuda.*interpreter") as raised:
+        compiled(tmp_path, on_miss="error", executor="cuda")(*args())
+    assert "autofuse tune" not in str(raised.value), "tuning does not mend it"
     for wrong in ({"on_miss": "panic"}, {"executor": "tpu"}):
         with pytest.raises(UsageError, match="expected one of"):
             compiled(tmp_path, **wrong)
-    with pytest.raises(Exception, match="option 'stroe': the autofuse backend knows"):
+    with pytest.raises(UsageError, match="option 'stroe': the autofuse backend knows"):
         torch.compile(fn, backend=backend_module.autofuse, options={"stroe": "x"})(*args())
-    with pytest.raises(Exception, match="knows only the default mode"):
+    with pytest.raises(UsageError, match="knows only the default mode"):
         torch.compile(fn, backend=backend_module.autofuse, mode="max-autotune")(*args())
 
 

@@ -13,6 +13,7 @@ from autofuse.ir.graph import (
     Apply,
     Arg,
     AtenCall,
+    Composite,
     Graph,
     Map,
     Op,
@@ -22,8 +23,10 @@ from autofuse.ir.graph import (
     TensorType,
     contiguous_strides,
 )
+from autofuse.measure import inductor
+from autofuse.measure.execute import restride
 from autofuse.plans.plan import Plan, PlannedGroup, make_plan
-from autofuse.runtime.executor import Executor, aligned, placement, restride
+from autofuse.runtime.executor import Executor, aligned, placement
 from autofuse.schedule.schedule import Role, Schedule
 
 
@@ -320,3 +323,70 @@ def test_a_group_of_inductor(x: torch.Tensor) -> None:
     runner = execute(graph, group, aten("c"))
     for _ in range(2):
         torch.testing.assert_close(runner(x)[0], x.exp().exp().exp())
+
+
+def test_a_group_that_inductor_refuses_runs_all_the_same(
+    x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("no compiler\nat all")
+
+    monkeypatch.setattr(inductor, "_compiled", refuse)
+    runner = execute(three(), PlannedGroup(("a", "b", "c"), ("c",), "inductor"))
+    for _ in range(2):
+        assert torch.equal(runner(x)[0], x.exp().exp().exp())
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "autofuse.runtime"]
+    assert said == "Inductor fails on a planned group (RuntimeError: no compiler): running ATen calls"
+
+
+# --- calls that capture took apart ---
+
+
+def taken_apart(*, strides: tuple[int, ...] = (6, 1)) -> Graph:
+    """exp as two ops, which eager would do in one call, and a view of its result."""
+    half = op("half", "mul.Scalar", Ref("x"), 0.5, form=Map(("x",), Apply("mul", (Arg(0), Arg(0))), "float32"))
+    ops = (half, exp("a", "half"), view("v", "a", 24), exp("b", "v"))
+    types = {"x": kind(4, 6), "half": kind(4, 6), "a": kind(4, 6, strides=strides), "v": kind(24), "b": kind(24)}
+    return Graph(("x",), ops, ("b",), types, (Composite(op("a_sinh", "sinh.default", Ref("x"), outputs=("a",)),
+                                                        ("half", "a")),))  # fmt: skip
+
+
+def test_a_plan_runs_the_call_that_it_names(x: torch.Tensor) -> None:
+    """The call is another function than its parts, so that it shows which of the two ran."""
+    whole = ("half", "a", "b")
+    for implementation in ("aten", "inductor"):
+        named = PlannedGroup(whole, ("b",), implementation, None, ("aten.sinh",))
+        torch.testing.assert_close(execute(taken_apart(), named)(x)[0], x.sinh().flatten().exp())
+        own = PlannedGroup(whole, ("b",), implementation)
+        torch.testing.assert_close(execute(taken_apart(), own)(x)[0], (0.5 * x).exp().flatten().exp())
+
+
+def test_a_call_inside_a_group_gets_the_strides_that_its_readers_count_on() -> None:
+    graph = taken_apart()
+    group = PlannedGroup(("half", "a", "b"), ("b",), "aten", None, ("aten.sinh",))
+    turned = torch.randn(6, 4).t()  # sinh keeps these strides, and a view of its result would fail
+    assert torch.equal(execute(graph, group)(turned)[0], turned.sinh().flatten().exp())
+
+
+@pytest.mark.parametrize("implementation", ["aten", "inductor"])
+@pytest.mark.parametrize(("ops", "outputs", "name"), [
+    (("half", "a", "b"), ("b",), "aten.cosh"),
+    (("a", "b"), ("b",), "aten.sinh"),  # without all its parts
+    (("half", "a", "b"), ("half", "b"), "aten.sinh"),  # with a value that the call does not give
+    (("half", "a", "b"), ("b",), "eager"),
+])  # fmt: skip
+def test_a_call_that_the_group_has_not_is_refused(
+    implementation: str, ops: tuple[str, ...], outputs: tuple[str, ...], name: str
+) -> None:
+    with pytest.raises(PlanError, match=f"no library call '{name}'"):
+        execute(taken_apart(), PlannedGroup(ops, outputs, implementation, None, (name,)))
+
+
+@pytest.mark.parametrize("implementation", ["aten", "inductor"])
+def test_hostile_groups_of_calls_are_refused(implementation: str) -> None:
+    with pytest.raises(PlanError, match="names one library call"):
+        PlannedGroup(("a",), ("a",), implementation, None, ("aten.sinh", "aten.cosh"))
+    with pytest.raises(PlanError, match="schedule belongs to triton"):
+        PlannedGroup(("a",), ("a",), implementation, SCHEDULE)
+    with pytest.raises(PlanError, match="not a dotted name"):
+        plan_of(three(), PlannedGroup(("a", "b", "c"), ("c",), implementation, None, ("__import__('os')",)))

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ import torch
 
 import autofuse
 from autofuse.capture.workload import load
+from autofuse.cli.progress import summary
 from autofuse.plans.store import PlanStore
 from autofuse.results.log import read
 from autofuse.runtime import backend, counters
-from autofuse.search import events
+from autofuse.search import driver, events
 from autofuse.search.driver import tune
 from autofuse.search.events import TuneRequest, TuneResult
 
@@ -55,10 +57,21 @@ def linear(device, rows=7, inner=40, cols=33):
     fn = lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))
     return fn, (torch.randn(rows, inner, {HALF}), torch.randn(cols, inner, {HALF}), torch.randn(cols, {HALF}))
 
+def shared(device, rows=9, cols=300):
+    return lambda x: torch.relu(x) * 3 - 1, (torch.randn(rows, cols, {HALF}),)
+
+def shared_and_more(device, rows=9, cols=300, inner=20):
+    fn = lambda x, y, z: (torch.relu(x) * 3 - 1, y @ z)
+    return fn, (torch.randn(rows, cols, {HALF}), torch.randn(rows, inner, {HALF}), torch.randn(inner, cols, {HALF}))
+
 def unchanged(device, cols=9):
     return lambda x: x, (torch.randn(cols, {HALF}),)
+
+def views(device, cols=9):
+    return lambda x: x.view(3, -1).t(), (torch.randn(cols, {HALF}),)
 """
 NAMES = ("many", "one", "strided", "empty", "scalar", "linear")
+TRIALS = 2 * len(NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +80,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     (folder / "w.py").write_text(WORKLOADS)
     said: list[str] = []
     request = TuneRequest(
-        tuple(f"{folder}/w.py:{name}" for name in NAMES), target="h200", budget_trials=2, store=folder
+        tuple(f"{folder}/w.py:{name}" for name in NAMES), target="h200", budget_trials=TRIALS, store=folder
     )
     found = tune(request, lambda event: said.append(event.text) if isinstance(event, events.Note) else None)
     return folder, dict(zip(NAMES, found, strict=True)), said
@@ -121,11 +134,42 @@ def test_plans_are_checked_and_kept(tuned: tuple[Path, Mapping[str, TuneResult],
     assert len(list((folder / "results" / "candidates").glob("*.parquet"))) == 1
 
 
-def test_a_budget_of_trials_bounds_each_round(tuned: tuple[Path, Mapping[str, TuneResult], list[str]]) -> None:
+def test_a_budget_of_trials_bounds_the_whole_run(tuned: tuple[Path, Mapping[str, TuneResult], list[str]]) -> None:
     folder, results, _ = tuned
     (log,) = (folder / "results").glob("*.jsonl")
-    assert 0 < results["many"].candidates.compiled <= 2
-    assert all(m.implementation == "triton" for m in read(log).measurements.values())
+    assert 0 < results["many"].candidates.compiled <= 2, "an even share"
+    found = read(log).measurements.values()
+    assert all(m.implementation == "triton" for m in found)
+    compiled = [m for m in found if m.status != "pruned_constraint"]
+    assert len(NAMES) <= len(compiled) <= TRIALS
+
+
+def test_a_single_trial_is_one_for_two_workloads(tmp_path: Path) -> None:
+    (tmp_path / "w.py").write_text(WORKLOADS)
+    names = (f"{tmp_path}/w.py:many", f"{tmp_path}/w.py:strided")
+    first, second = tune(TuneRequest(names, target="h200", budget_trials=1, store=tmp_path))
+    assert first.candidates.compiled + second.candidates.compiled == 1
+    assert (second.status, {group.implementation for group in second.groups}) == ("budget", {"aten"})
+
+
+def test_a_group_is_compiled_once_for_several_workloads(tmp_path: Path) -> None:
+    """Two graphs, of one op more the second, that have a group in common."""
+    (tmp_path / "w.py").write_text(WORKLOADS)
+    names = tuple(f"{tmp_path}/w.py:{name}" for name in ("shared", "shared_and_more"))
+    first, second = tune(TuneRequest(names, target="h200", budget_trials=6, store=tmp_path))
+    (log,) = (tmp_path / "results").glob("*.jsonl")
+    found = list(read(log).measurements.values())
+    assert len({m.graph_key for m in found}) == 2
+    common = [m for m in found if m.group_key == found[0].group_key]
+    assert {m.workload for m in common} == {first.workload}, "recorded where it was compiled"
+    again = [group for group in second.groups if group.ops[0] == "relu"]
+    assert [group.n_regs for group in again] == [group.n_regs for group in first.groups if group.ops[0] == "relu"]
+    assert again[0].n_regs, "the second workload has the compiler's numbers"
+    (training,) = (tmp_path / "results" / "training").glob("*.parquet")
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(training).to_pylist()
+    assert len({(row["program_key"], row["config_digest"]) for row in rows}) == len(rows)
 
 
 def test_a_spent_budget_leaves_the_library_calls(tmp_path: Path) -> None:
@@ -138,11 +182,26 @@ def test_a_spent_budget_leaves_the_library_calls(tmp_path: Path) -> None:
     assert events.exit_code([result]) == 4
 
 
-def test_a_function_without_operations_is_said_to_have_none(tmp_path: Path) -> None:
+def test_a_function_without_operations_has_nothing_to_tune(tmp_path: Path) -> None:
     (tmp_path / "w.py").write_text(WORKLOADS)
     (result,) = tune(TuneRequest((f"{tmp_path}/w.py:unchanged",), target="h200", store=tmp_path))
-    assert (result.status, result.plan_id) == ("failed", None)
+    assert (result.status, result.plan_id, result.groups, result.total_us) == ("done", None, (), 0.0)
     assert "no tensor operation" in result.detail
+    assert events.exit_code([result]) == 0
+    assert "nothing to tune: the function has no tensor operation" in summary(result)
+    assert PlanStore(tmp_path).list() == []
+
+
+def test_views_alone_have_a_plan_of_no_kernels(tmp_path: Path) -> None:
+    """torch.compile asks for it: without one each call's key would be a miss in the log."""
+    (tmp_path / "w.py").write_text(WORKLOADS)
+    (result,) = tune(TuneRequest((f"{tmp_path}/w.py:views",), target="h200", store=tmp_path))
+    assert (result.status, result.groups, result.total_us) == ("done", (), 0.0), result.detail
+    assert summary(result).endswith("nothing to tune")
+    fn, (x,) = load(f"{tmp_path}/w.py:views", {}, "cpu")
+    compiled = autofuse.compile(fn, target="h200", store=tmp_path, executor="interpreter", on_miss="error")
+    assert torch.equal(compiled(x), fn(x))
+    assert compiled(x).data_ptr() == x.data_ptr()
 
 
 # --- runs that do not come to their end ---
@@ -239,3 +298,39 @@ def test_ctrl_c_keeps_everything(tmp_path: Path) -> None:
 
     assert pq.read_table(parquet).num_rows == len(kept)
     resume(tmp_path, len(kept))
+
+
+def test_a_run_with_other_versions_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an interrupted run compiled is taken over with the same environment, and not with another."""
+    (tmp_path / "w.py").write_text(WORKLOADS)
+    request = TuneRequest((f"{tmp_path}/w.py:many",), target="h200", budget_trials=2, store=tmp_path)
+
+    def interrupt(event: events.Event) -> None:
+        if isinstance(event, events.Progress) and event.stage == "compiled":
+            raise KeyboardInterrupt
+
+    now = driver.current_environment()
+    monkeypatch.setattr(driver, "current_environment", lambda **_: {**now, "triton": "2.0.0", "driver": "1"})
+    assert tune(request, interrupt)[0].status == "interrupted"
+    (old,) = (tmp_path / "results").glob("*.jsonl")
+    kept = old.read_bytes()
+
+    def again() -> tuple[int, list[str]]:
+        said: list[events.Event] = []
+        tune(replace(request, resume=True), said.append)
+        (started,) = [event for event in said if isinstance(event, events.RunStarted)]
+        return started.reused, [event.text for event in said if isinstance(event, events.Note)]
+
+    monkeypatch.setattr(driver, "current_environment", lambda **_: now)
+    reused, said = again()
+    assert reused == 0
+    (note,) = [text for text in said if "resume" in text]
+    assert f"triton 2.0.0, now {now['triton']}, driver 1, now unknown; starting a new run" in note
+    assert "torch" not in note
+    assert old.read_bytes() == kept
+    assert len(list((tmp_path / "results").glob("*.jsonl"))) == 2
+
+    monkeypatch.setattr(driver, "current_environment", lambda **_: {**now, "triton": "2.0.0", "driver": "1"})
+    assert not [text for text in again()[1] if "resume" in text]
+    assert old.read_bytes().startswith(kept), "the log is gone on with where it agrees"
+    assert len(old.read_bytes()) > len(kept)

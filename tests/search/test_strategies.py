@@ -177,13 +177,6 @@ def test_model_tries_around_the_best_measured():
     assert asked[2:] == [0, 1, 2, 3, 4, 5]
 
 
-def test_model_follows_new_predictions():
-    strategy = ModelGuided(np.arange(6.0), lambda _: [], explored=0.0)
-    assert strategy.ask(2) == [0, 1]
-    strategy.refit(np.arange(6.0)[::-1].copy())
-    assert strategy.ask(4) == [5, 4, 3, 2]
-
-
 def test_model_explores_as_much_as_its_propensities_say():
     """Inverse-propensity weights of explorers estimate the number of candidates they are drawn from."""
     n, size, explorers, weight = 24, 500, 0, 0.0

@@ -1,23 +1,32 @@
-"""A group that Inductor runs: its ATen calls as an FX graph, compiled at the first call, when tensors are at hand."""
+"""ATen calls that Inductor runs: as an FX graph, compiled at the first call, when tensors are at hand."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from autofuse.capture.aten import constant, resolve
 from autofuse.ir.graph import Argument, Op, Ref
-from autofuse.runtime.calls import constant
 
 if TYPE_CHECKING:
     import torch
 
 
 class Subgraph:
-    """`subgraph(*inputs)` gives the outputs of the ops, in the order of `outputs`."""
+    """`subgraph(*inputs)` gives the outputs of the ops, in the order of `outputs`.
 
-    def __init__(self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], device: str) -> None:
+    The first call raises whatever Inductor raises; with `otherwise` it is told so instead, and the calls run one by one
+    from then on. Raises CaptureError at once for an operator that this torch lacks.
+    """
+
+    def __init__(
+        self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], device: str,
+        otherwise: Callable[[Exception], None] | None = None,
+    ) -> None:  # fmt: skip
         self._module = fx_module(ops, inputs, outputs, device)
+        self._otherwise = otherwise
         self._compiled: Callable[..., Any] | None = None
         self._lock = threading.Lock()
 
@@ -29,11 +38,28 @@ class Subgraph:
         return compiled(*inputs)
 
     def _compile(self, inputs: tuple[Any, ...]) -> Callable[..., Any]:
-        import torch
-        from torch._inductor.compile_fx import compile_fx
+        try:
+            # In a thread of its own: inside torch.compile's runtime, autograd's dispatch keys are off for this one, and
+            # functionalisation fails ("FunctionalTensor on its own").
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(_compiled, self._module, inputs).result()
+        except Exception as error:  # whatever Inductor or its compilers raise
+            if self._otherwise is None:
+                raise
+            self._otherwise(error)
+            return self._module
 
-        with torch.no_grad():
-            return compile_fx(self._module, list(inputs))  # pyright: ignore[reportReturnType]
+
+def _compiled(module: torch.fx.GraphModule, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+    """In torch.compile's default mode: no autotuned templates, and no CUDA graphs of its own."""
+    import torch
+    from torch._inductor.compile_fx import compile_fx
+
+    device = next((tensor.device for tensor in inputs if tensor.is_cuda), None)
+    if device is not None:
+        torch.cuda.set_device(device)  # a thread begins with the first one
+    with torch.no_grad():
+        return compile_fx(module, list(inputs))  # pyright: ignore[reportReturnType]
 
 
 def fx_module(ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], device: str) -> torch.fx.GraphModule:
@@ -42,8 +68,6 @@ def fx_module(ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], 
     import torch
     from torch.fx import Graph as FxGraph
     from torch.fx import GraphModule
-
-    from autofuse.capture.aten import resolve
 
     fx = FxGraph()
     nodes: dict[str, Any] = {name: fx.placeholder(name) for name in inputs}
