@@ -116,3 +116,9 @@ def kernel_name(ops: Sequence[str]) -> str:
     """Of a group's kernel, readable in profiles: the first and the last op."""
     ends = dict.fromkeys((ops[0], ops[-1]))
     return "fused_" + "_".join("".join(c if c.isalnum() else "_" for c in name) for name in ends)
+
+
+def saved_bytes(graph: Graph, group: Group) -> int:
+    """2 N s of every value that the group keeps on chip: read and written nowhere."""
+    inside = {value for name in group.ops for value in graph.by_name[name].outputs} - set(group.outputs)
+    return sum(2 * graph.types[value].nbytes for value in inside)

@@ -144,10 +144,6 @@ class Environment(Mapping[str, Value]):
         self.facts = facts
         self.columns = columns
         self.known: dict[str, Value] = dict(facts.constants)
-        for name in CLASSES[facts.family.name]:
-            axis = facts.main.get(name)
-            self.known[f"block_{name}"] = columns[axis] if axis else 1
-            self.known[f"parts_{name}"] = columns.get(f"{axis}.parts", np.int64(1)) if axis else 1
 
     def __getitem__(self, name: str) -> Value:
         if name not in self.known:
@@ -176,6 +172,11 @@ class Environment(Mapping[str, Value]):
                 return sum((self.count(a) > 1).astype(np.int64) for a in self.axes("grid"))
             case "loop_steps":
                 return self.product(ceil_div(self.count(a), self.parts(a)) for a in self.axes("loop", "split"))
+            case _ if name.startswith(("block_", "parts_")):
+                stem, _, family = name.partition("_")
+                axis = self.facts.main.get(family)
+                column = f"{axis}.parts" if stem == "parts" else axis
+                return self.columns.get(column, np.int64(1)) if column else 1
             case _:
                 return self.columns[name]
 

@@ -15,7 +15,7 @@ from autofuse.ir.program import Program
 from autofuse.schedule.facts import Environment, ProgramFacts, TargetFacts, whole_block
 from autofuse.schedule.families import Family, classify, legal_kinds, loop_order, next_pow2
 from autofuse.schedule.schedule import Role, Schedule
-from autofuse.schedule.space import TARGET_FACTS, RoleSpec, Space
+from autofuse.schedule.space import FACTS, TARGET_FACTS, Constraint, RoleSpec, Space
 
 CHUNK = 1 << 16
 """Candidates evaluated together: columns stay within a few megabytes."""
@@ -43,6 +43,28 @@ class Digit:
     @property
     def ordered(self) -> bool:
         return not isinstance(self.values[0], bool | str)
+
+
+class _Columns(Mapping[str, np.ndarray]):
+    """Columns of a chunk, each made when it is asked for: the first constraints, which most candidates fail, ask for
+    few."""
+
+    def __init__(self, candidates: Candidates, at: np.ndarray) -> None:
+        self._places = candidates._places
+        self._at = at
+        self._made: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._made:
+            values, stride, radix = self._places[name]
+            self._made[name] = values[self._at // stride % radix]
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 class Candidates:
@@ -102,29 +124,47 @@ class Candidates:
         return tuple(np.array(digit.values) for digit in self.digits)
 
     def columns(self, indices: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
-        at = np.asarray(indices, dtype=np.int64)
+        return dict(_Columns(self, np.asarray(indices, dtype=np.int64)))
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[np.ndarray, int, int]]:
+        """Column -> its values, and stride and radix of its digit in an index."""
         found = {
-            axis: np.full(at.shape, whole_block(self.program.sizes[axis]), dtype=np.int64)
+            axis: (np.array([whole_block(self.program.sizes[axis])], dtype=np.int64), 1, 1)
             for axis, kind in self.kinds.items()
             if kind == "whole"
         }
-        for digit, values, stride, radix in zip(self.digits, self._values, self.strides, self.radices, strict=True):
-            found[digit.name] = values[at // stride % radix]
-        return found
+        digits = zip(self.digits, self._values, self.strides, self.radices, strict=True)
+        return found | {digit.name: (values, stride, radix) for digit, values, stride, radix in digits}
 
     def environment(self, indices: Sequence[int] | np.ndarray) -> Environment:
-        return Environment(self.facts, self.columns(indices))
+        return Environment(self.facts, _Columns(self, np.asarray(indices, dtype=np.int64)))
 
     def valid(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Truth value of each: does it satisfy every constraint?"""
         at = np.asarray(indices, dtype=np.int64)
-        result = np.ones(at.shape, dtype=bool)
+        result = np.zeros(at.shape, dtype=bool)
         for start in range(0, at.size, CHUNK):
-            part = at[start : start + CHUNK]
-            env = self.environment(part)
-            for constraint in self.space.constraints:
-                result[start : start + CHUNK] &= np.asarray(constraint.expression.evaluate(env), dtype=bool)
+            result[start + self._survivors(at[start : start + CHUNK])] = True
         return result
+
+    @cached_property
+    def _cheapest_first(self) -> list[Constraint]:
+        """By how much must be worked out for a constraint: names of facts that each candidate has its own of."""
+        dear = {name for name, kind in FACTS.items() if kind == "number"} - set(self.facts.constants)
+        return sorted(self.space.constraints, key=lambda c: (len(c.expression.names & dear), len(c.expression.names)))
+
+    def _survivors(self, at: np.ndarray) -> np.ndarray:
+        """Positions of those that satisfy every constraint. Once half are out, the rest go on alone: most of a space is
+        cut away by its first few constraints."""
+        left = np.arange(at.size)
+        kept, env = np.ones(at.size, dtype=bool), self.environment(at)
+        for constraint in self._cheapest_first:
+            kept &= np.asarray(constraint.expression.evaluate(env), dtype=bool)
+            if 2 * np.count_nonzero(kept) < left.size:
+                left = left[kept]
+                kept, env = np.ones(left.size, dtype=bool), self.environment(at[left])
+        return left[kept]
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Valid indices, ascending, CHUNK raw candidates at a time."""
@@ -193,11 +233,12 @@ class Candidates:
             valid = np.flatnonzero(self.mask)
             return rng.permutation(valid)[:n]
         found: dict[int, None] = {}
-        tried = 0
+        tried, size = 0, max(1024, 4 * n)
         while len(found) < n and tried < 4 * self.size:
-            draw = rng.integers(0, self.size, size=min(CHUNK, max(1024, 4 * n)))
+            draw = rng.integers(0, self.size, size=min(CHUNK, size))
             tried += draw.size
             found |= dict.fromkeys(draw[self.valid(draw)].tolist())
+            size = int(1.2 * (n - len(found)) * tried / (len(found) + 1)) + 256  # as many as the rest should take
             if tried >= 64 * CHUNK and len(found) * 4096 < tried:
                 break  # so sparse that walking through all of it is quicker
         if len(found) < n:

@@ -11,7 +11,7 @@ from autofuse.measure.decide import Rounds
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """groups: most groups enumerated. first_look: candidates scored a subspace before a group is searched; pool: when
+    """groups: most groups enumerated. first_look: candidates scored of a group before it is searched; pool: when
     it is. compiled, timed: of one round of one group. rounds: of one group."""
 
     name: str

@@ -110,9 +110,8 @@ def choose(outcome: Outcome, target: Target, worker: Worker | None, seed: int) -
     if worker is None:
         cover = outcome.covers[0]
         return Chosen(cover, trials_of(cover, outcome), cover.cost, _settled(outcome), None, None, None)
+    # None where the budget ended before: then the unfused plan, eager and Inductor race alone.
     covers = [cover for cover in outcome.covers if all(outcome.searches[g].is_measured for g in cover.groups)]
-    if not covers:
-        raise NoValidPlan("the budget ended before any whole plan was measured")
     inputs = Inputs(seed=seed, ranges=index_ranges(outcome.graph))
     entries = _entries(outcome, covers[:WHOLE_PLANS], target)
     verdicts = {name: worker.verify(entry.candidate, inputs) for name, entry in entries.items()}
@@ -162,9 +161,3 @@ def _entries(outcome: Outcome, covers: Sequence[Cover], target: Target) -> dict[
         step = InductorStep(ops, group.outputs)
         found[INDUCTOR] = _Entry(Candidate(INDUCTOR, whole, (step,)), outcome.unfused, plan)
     return found
-
-
-def saved_bytes(graph: Graph, group: Group) -> int:
-    """2 N s of every value that the group keeps on chip: read and written nowhere."""
-    inside = {value for name in group.ops for value in graph.by_name[name].outputs} - set(group.outputs)
-    return sum(2 * graph.types[value].nbytes for value in inside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from autofuse.errors import NoValidPlan
 from autofuse.fusion.build import NotFusible, build
 from autofuse.fusion.cover import Cover, k_best, unfused_cover
 from autofuse.fusion.enumerate import Enumeration, enumerate_groups
-from autofuse.fusion.group import Group
+from autofuse.fusion.group import Group, saved_bytes
 from autofuse.fusion.library import implementations
 from autofuse.fusion.subgraph import extract
 from autofuse.ir.fingerprint import graph_key, program_key
@@ -25,6 +25,8 @@ from autofuse.search.group import GroupSearch
 from autofuse.search.pool import score
 from autofuse.search.rounds import GroupRounds
 
+FIRST_LOOKS = 0.3
+"""Share of the time left that first looks at groups may take."""
 COVERS = 4
 """Covers whose groups are searched: the best few, since costs are predictions at first."""
 
@@ -68,10 +70,19 @@ class GraphTuner:
         return None
 
     def enumerate(self) -> Enumeration:
+        """The groups, each with its first look. Where the budget is short, those that save most bytes; the ops one by
+        one are always there."""
         found = enumerate_groups(self.graph, self.legal, budget=self.context.effort.groups)
-        for group in found.groups:
+        singles = unfused_cover(self.graph, found.groups)
+        others = [group for group in found.groups if group not in singles.groups]
+        others.sort(key=lambda group: -saved_bytes(self.graph, group))
+        budget = self.context.budget
+        until = budget.elapsed + FIRST_LOOKS * (budget.seconds - budget.elapsed) if budget.seconds else float("inf")
+        for group in (*singles.groups, *others):
+            if budget.elapsed > until and group not in singles.groups:
+                found = replace(found, truncated=True)
+                break
             self.searches[group] = self.search_of(group)
-        singles = unfused_cover(self.graph, list(self.searches))
         candidates = sum(search.pool.enumerated for search in self.by_key.values() if search.pool is not None)
         unfused_us = sum(self.searches[group].cost_us() for group in singles.groups)
         self.context.progress("enumerated", groups=len(found.groups), truncated=found.truncated,

@@ -108,20 +108,22 @@ def score(
     program: Program, target: Target, model: CostModel, limit: int, rng: np.random.Generator,
     wanted: Sequence[tuple[tuple[str, ...], Schedule]] = (),
 ) -> Pool:  # fmt: skip
-    """The pool of a program: at most `limit` candidates a subspace, all where there are no more.
+    """The pool of a program: about `limit` candidates, shared by its subspaces, all where there are no more.
 
-    The default configuration of each subspace is always among them, and so is what is wanted by name (rewrites and
-    schedule), where the space has it.
+    The default configurations of the first few subspaces are always among them, and so is what is wanted by name
+    (rewrites and schedule), where the space has it.
     """
     parts = subspaces(program, target)
     which: list[NDArray[np.int64]] = []
     index: list[NDArray[np.int64]] = []
     features: list[Features] = []
+    each = max(limit // max(len(parts), 1), LEAST)
     for number, part in enumerate(parts):
-        chosen = part.candidates.sample(limit, rng)
+        chosen = part.candidates.sample(each, rng)
         if not chosen.size:
             continue
-        chosen = np.unique(np.append(chosen, [part.candidates.default(), *part.indices(wanted)]))
+        named = [*([part.candidates.default()] if number < DEFAULTS else []), *part.indices(wanted)]
+        chosen = np.unique(np.append(chosen, named).astype(np.int64))
         which.append(np.full(chosen.shape, number, dtype=np.int64))
         index.append(chosen.astype(np.int64))
         features.append(part.features(chosen, target))
@@ -137,6 +139,10 @@ def score(
                 predictions.take(order), enumerated)  # fmt: skip
 
 
+DEFAULTS = 4
+"""Subspaces, best roles first, whose default is looked for: near it nothing may be valid, so that it takes long."""
+LEAST = 64
+"""Candidates of a subspace that are scored at least."""
 ACCESSES = ("pointer", "descriptor", "operands")
 SWEEPS = ("forward", "reverse", "hold")
 """What the model calls them by: their places."""

@@ -8,14 +8,14 @@ from typing import Any
 
 from autofuse.cost.device import Target
 from autofuse.fusion.cover import unfused_cover
-from autofuse.fusion.group import Group, kernel_name
+from autofuse.fusion.group import Group, kernel_name, saved_bytes
 from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph
 from autofuse.plans.plan import TIMINGS, Plan, PlannedGroup, make_plan
 from autofuse.results.explain import to_list
 from autofuse.search import events
 from autofuse.search.events import Counts, GroupResult, TuneResult, Verification
-from autofuse.search.finish import Chosen, planned, saved_bytes
+from autofuse.search.finish import Chosen, planned
 from autofuse.search.graph import GraphTuner, Outcome
 from autofuse.search.group import GroupSearch, Trial
 from autofuse.search.journal import identity
