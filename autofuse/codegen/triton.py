@@ -558,9 +558,10 @@ class _Emitter:
         return plain and not followed and tile.dtype == "float32" and size > MOST_PARTS
 
     def take_sum(self, node: int, place: str) -> None:
-        """The sum that atomics have made, left at zero for the next launch."""
+        """The sum that atomics have made, left at zero for the next launch: by whichever thread, once all have read."""
         tile = self.tiles[node]
         self.line(f'all{node} = tl.load({place}, cache_modifier=".cg")')
+        self.line("tl.debug_barrier()")
         self.line(f"tl.store({place}, {self.full(tile.dims, '0', 'float32')})")
         self.tiles[node] = replace(tile, text=f"all{node}")
 
