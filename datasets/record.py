@@ -1,6 +1,7 @@
-"""Records candidates for the cost model on the live GPU: a random sample of the spaces of shipped workloads.
+"""Records candidates for the cost model: a random sample of the spaces of shipped workloads, on the live GPU, or
+(`--target h200`) their registers, spills and shared memory alone on any machine.
 
-python datasets/record.py --out DIR [--seconds 10] WORKLOAD[@dim=N,...] ...
+python datasets/record.py --out DIR [--seconds 10] [--target auto] WORKLOAD[@dim=N,...] ...
 
 Random proposals, not the model's, so that what it learns from is not what it favours. Leaves the run logs and
 `training/*.parquet` (features beside labels, README.md) under DIR.
@@ -21,13 +22,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", default="auto")
+    parser.add_argument("--workers", type=int, help="compilers at once; one a core without it")
     options = parser.parse_args()
     for spec in options.workloads:
         name, _, dims = spec.partition("@")
         shape = {key: int(value) for key, value in (pair.split("=") for pair in dims.split(",") if pair)}
         request = TuneRequest(
-            (name,), (shape,), strategy="random", seed=options.seed, budget_seconds=options.seconds,
-            store=options.out / "store", results=options.out,
+            (name,), (shape,), options.target, strategy="random", seed=options.seed, budget_seconds=options.seconds,
+            store=options.out / "store", results=options.out, recordings=Path("none"), workers=options.workers,
         )  # fmt: skip
         result = tune(request)[0]
         print(spec, result.status, result.candidates, flush=True)

@@ -9,19 +9,16 @@ moments: variance in one pass. With n_a, mean_a, M_a of the elements so far and 
 M = M_a + M_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)  (Chan, Golub, LeVeque 1979). Valid where the summand is
 (x - s/n)^2 with s the plain sum of the same x over the same axes; no cancellation, unlike E[x^2] - E[x]^2.
 
-deferred: a factor that does not vary along the summed axes leaves a contraction, since
-sum over k of (f_m * x_mk) * w_kn = f_m * sum over k of x_mk * w_kn. Valid where the operand is a product with the
-factor or a quotient by it. Then a norm's row factor or a softmax's divisor no longer stands between a reduction and
-the product that follows it: both run in one loop, and an operand that was only scaled is multiplied as it was loaded.
-The factor meets the sum in float32 where eager rounds the scaled operand.
+Factors that leave a product: deferral.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from autofuse.fusion.build import moved_node, moved_store, rename
+from autofuse.fusion.algebra import map_of, skip_identity, strip
+from autofuse.fusion.deferral import deferred
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
 from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, closure, operands
 
@@ -40,130 +37,6 @@ def variants(program: Program) -> dict[tuple[str, ...], Program]:
 def apply(program: Program, names: tuple[str, ...]) -> Program:
     """The program with the named rewrites. Raises KeyError where one does not apply."""
     return variants(program)[names]
-
-
-def deferred(program: Program) -> Program | None:
-    nodes: list[Node] = []
-    moved: dict[int, int] = {}
-    origins: dict[int, str] = {}
-    changed = False
-    for position, node in enumerate(program.nodes):
-        split = _factored(program, node) if isinstance(node, ContractNode) else None
-        if split is None or not isinstance(node, ContractNode):
-            moved[position] = len(nodes)
-            nodes.append(moved_node(node, moved, {}, {}))
-        else:
-            changed = True
-            sides: list[int] = []
-            for rest in split.rests:
-                if isinstance(rest, int):
-                    sides.append(moved[rest])
-                else:
-                    sides.append(len(nodes))
-                    nodes.append(moved_node(rest, moved, {}, {}))
-            product = len(nodes)
-            origins[product] = program.origins.get(position, "")
-            nodes.append(replace(node, left=sides[0], right=sides[1], dtype="float32"))
-            moved[position] = len(nodes)
-            others = tuple(moved[n] for n in split.operands)
-            nodes.append(MapNode((product, *others), split.expr, "float32", node.dtype))
-        origins[moved[position]] = program.origins.get(position, "")
-    if not changed:
-        return None
-    stores = tuple(moved_store(store, moved, {}) for store in program.stores)
-    found = Program(program.axes, tuple(nodes), stores, program.types, {n: text for n, text in origins.items() if text})
-    return rename(found, {axis.name: axis.name for axis in program.axes})
-
-
-@dataclass(frozen=True, slots=True)
-class _Factored:
-    """A contraction without its factors. rests: its two operands, each a node as it is or a map to be made. expr: what
-    becomes of the product, which is operand 0, with `operands` after it."""
-
-    rests: tuple[int | MapNode, int | MapNode]
-    operands: tuple[int, ...]
-    expr: Expr
-
-
-def _factored(program: Program, contract: ContractNode) -> _Factored | None:
-    rests: list[int | MapNode] = []
-    factors: list[tuple[str, Expr]] = []
-    for side in (contract.left, contract.right):
-        rest, found = _split_product(program, Arg(side), frozenset(contract.axes))
-        factors += found
-        stored = getattr(program.nodes[side], "dtype", "float32")
-        if not found or rest is None:
-            rests.append(side)
-        elif isinstance(rest, Arg) and getattr(program.nodes[rest.index], "dtype", "") == stored:
-            rests.append(rest.index)
-        else:
-            operands = _read(rest)
-            rests.append(MapNode(operands, _over(rest, operands), "float32", stored))
-    if not factors or contract.running is not None:
-        return None
-    operands = tuple(dict.fromkeys(node for _, factor in factors for node in _read(factor)))
-    expr: Expr = Arg(0)
-    for fn, factor in factors:
-        expr = Apply(fn, (expr, _over(factor, (-1, *operands))))
-    return _Factored((rests[0], rests[1]), operands, expr)
-
-
-def _split_product(program: Program, expr: Expr, summed: frozenset[str]) -> tuple[Expr | None, list[tuple[str, Expr]]]:
-    """(what varies along the summed axes, [(mul or div, a factor that does not), ...]), through maps and conversions.
-
-    Here and in what comes back, the index of an Arg is a node of the program.
-    """
-    bare = strip(expr)
-    if not any(program.free[node] & summed for node in _read(bare)):
-        return None, [("mul", bare)]
-    match bare:
-        case Arg():
-            node = _skip_identity(program, bare.index)
-            found = program.nodes[node]
-            if not isinstance(found, MapNode):
-                return replace(bare, index=node), []
-            rest, factors = _split_product(program, _over_nodes(found), summed)
-            return (rest, factors) if factors else (replace(bare, index=node), [])
-        case Apply("mul", (a, b)):
-            (left, first), (right, second) = (_split_product(program, part, summed) for part in (a, b))
-            rest = left or right if left is None or right is None else Apply("mul", (left, right))
-            return rest, [*first, *second]
-        case Apply("div", (a, b)) if not any(program.free[node] & summed for node in _read(strip(b))):
-            rest, factors = _split_product(program, a, summed)
-            return rest, [*factors, ("div", strip(b))]
-        case _:
-            return bare, []
-
-
-def _read(expr: Expr) -> tuple[int, ...]:
-    """Indices of an expression's operands, each once."""
-    match expr:
-        case Arg(index):
-            return (index,)
-        case Apply():
-            return tuple(dict.fromkeys(index for part in expr.args for index in _read(part)))
-        case _:
-            return ()
-
-
-def _over_nodes(node: MapNode) -> Expr:
-    """The map's expression with nodes of the program as operands."""
-    return _with_indices(node.expr, dict(enumerate(node.operands)))
-
-
-def _over(expr: Expr, operands: tuple[int, ...]) -> Expr:
-    """An expression over nodes of the program as one over these operands."""
-    return _with_indices(expr, {node: position for position, node in enumerate(operands)})
-
-
-def _with_indices(expr: Expr, indices: Mapping[int, int]) -> Expr:
-    match expr:
-        case Arg():
-            return replace(expr, index=indices[expr.index])
-        case Apply():
-            return replace(expr, args=tuple(_with_indices(a, indices) for a in expr.args))
-        case _:
-            return expr
 
 
 def online(program: Program) -> Program | None:
@@ -258,12 +131,12 @@ def shifted_exponentials(program: Program) -> dict[int, int]:
         if pair is None:
             continue
         x, m = pair
-        leader = _skip_guard(program, _skip_identity(program, m))
+        leader = _skip_guard(program, skip_identity(program, m))
         top = program.nodes[leader]
         if (
             isinstance(top, ReduceNode)
             and top.fn == "max"
-            and _skip_identity(program, top.operand) == _skip_identity(program, x)
+            and skip_identity(program, top.operand) == skip_identity(program, x)
         ):
             found[position] = leader
     return found
@@ -272,19 +145,13 @@ def shifted_exponentials(program: Program) -> dict[int, int]:
 def _skip_guard(program: Program, node: int) -> int:
     """The node of m behind where(abs(m) == inf, 0, m), as torch.logsumexp shifts. It is a map of m alone, so that in a
     loop it guards the running value too; a sum that was shifted by 0 holds inf, or nothing, and stays so rescaled."""
-    choice = _map_of(program, node, Apply("where", (Arg(0, cast=False), Lit(0), Arg(1))))
+    choice = map_of(program, node, Apply("where", (Arg(0, cast=False), Lit(0), Arg(1))))
     if choice is None:
         return node
     test, m = choice
-    equal = _map_of(program, test, Apply("eq", (Arg(0), Lit(float("inf")))))
-    size = _map_of(program, equal[0], Apply("abs", (Arg(0),))) if equal else None
-    return _skip_identity(program, m) if size == (m,) else node
-
-
-def _map_of(program: Program, node: int, expr: Expr) -> tuple[int, ...] | None:
-    """The operands of a map with just this expression."""
-    found = program.nodes[node]
-    return found.operands if isinstance(found, MapNode) and found.expr == expr else None
+    equal = map_of(program, test, Apply("eq", (Arg(0), Lit(float("inf")))))
+    size = map_of(program, equal[0], Apply("abs", (Arg(0),))) if equal else None
+    return skip_identity(program, m) if size == (m,) else node
 
 
 def softmax_maxima(program: Program) -> frozenset[int]:
@@ -314,11 +181,11 @@ def normalisers(program: Program) -> frozenset[int]:
     for position, node in enumerate(program.nodes):
         match node:
             case MapNode(operands=operands, expr=Apply("div", (Arg(), Arg(divisor)))):
-                total = program.nodes[_skip_identity(program, operands[divisor])]
+                total = program.nodes[skip_identity(program, operands[divisor])]
                 if (
                     isinstance(total, ReduceNode)
                     and total.fn == "sum"
-                    and _skip_identity(program, total.operand) in exps
+                    and skip_identity(program, total.operand) in exps
                 ):
                     found.add(position)
             case _:
@@ -357,27 +224,6 @@ def _index(value: object) -> int:
     return value
 
 
-def strip(expr: Expr) -> Expr:
-    """Without conversions between floating dtypes: they do nothing to a value in registers."""
-    while isinstance(expr, Apply) and expr.fn in ("convert:float32", "convert:bfloat16", "convert:float16"):
-        expr = expr.args[0]
-    return expr
-
-
-def _skip_identity(program: Program, node: int) -> int:
-    """The node behind maps that hand on one floating operand unchanged."""
-    found = program.nodes[node]
-    while (
-        isinstance(found, MapNode)
-        and len(found.operands) == 1
-        and isinstance(strip(found.expr), Arg)
-        and "float" in found.dtype
-    ):
-        node = found.operands[0]
-        found = program.nodes[node]
-    return node
-
-
 def moments(program: Program) -> Program | None:
     nodes: list[Node] = list(program.nodes)
     for position, node in enumerate(nodes):
@@ -397,19 +243,19 @@ def _centred_square(program: Program, node: ReduceNode) -> int | None:
     pair = _difference(program, *base)
     if pair is None:
         return None
-    x, mean = _skip_identity(program, pair[0]), _skip_identity(program, pair[1])
+    x, mean = skip_identity(program, pair[0]), skip_identity(program, pair[1])
     below = program.nodes[mean]
     count = 1
     for axis in node.axes:
         count *= program.sizes[axis]
     if not isinstance(below, MapNode) or len(below.operands) != 1 or not _is_mean(strip(below.expr), count):
         return None
-    leader = _skip_identity(program, below.operands[0])
+    leader = skip_identity(program, below.operands[0])
     total = program.nodes[leader]
     if not isinstance(total, ReduceNode):
         return None
     same = total.fn == "sum" and total.axes == node.axes and total.running is None
-    return leader if same and _skip_identity(program, total.operand) == x else None
+    return leader if same and skip_identity(program, total.operand) == x else None
 
 
 def _is_mean(expr: Expr, count: int) -> bool:
@@ -424,7 +270,7 @@ def _is_mean(expr: Expr, count: int) -> bool:
 
 def _squared(program: Program, node: int) -> tuple[int, Expr] | None:
     """(map node, e) where the node is e * e or e^2."""
-    node = _skip_identity(program, node)
+    node = skip_identity(program, node)
     found = program.nodes[node]
     if not isinstance(found, MapNode):
         return None

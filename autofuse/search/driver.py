@@ -42,10 +42,6 @@ from autofuse.search.rounds import VERIFY_STATUS
 from autofuse.search.small import check_small
 from autofuse.settings import settings
 
-SECONDS = {"quick": 60.0, "full": 600.0}
-"""Of one plan, where no budget is given."""
-
-
 CHECKS = 4
 """Plans whose numbers are checked in the interpreter, at a few seconds each, before a workload is given up."""
 
@@ -181,7 +177,7 @@ class _Run:
         captured = capture(fn, args)
         parts: list[TuneResult] = []
         for left, item in zip(range(len(captured), 0, -1), captured, strict=True):
-            budget = self.budget.part(left + len(self.jobs) - number, SECONDS[self.effort.name])
+            budget = self.budget.part(left + len(self.jobs) - number, self.effort.seconds)
             parts.append(self.graph(workload.name, dict(workload.shape), item.graph, spec, budget, pool, worker))
         return merge(parts)
 
@@ -202,8 +198,9 @@ class _Run:
         worker: Worker | None,
     ) -> TuneResult:
         journal = Journal(self.log, name, canonical(shape), self.target, graph_key(graph))
+        effort = self.effort if worker is None else self.effort.within(budget.seconds)
         tuner = GraphTuner(graph, Context(
-            self.target, self.model, self.effort, budget, journal, pool, worker, self.request.strategy,
+            self.target, self.model, effort, budget, journal, pool, worker, self.request.strategy,
             self.request.seed, _Watch(self.on_event, budget), self.recordings,
         ))  # fmt: skip
         if self.request.dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autofuse.errors import UsageError
 from autofuse.measure.decide import Rounds
@@ -12,7 +12,8 @@ from autofuse.measure.decide import Rounds
 @dataclass(frozen=True, slots=True)
 class Effort:
     """groups: most groups enumerated. first_look: candidates scored of a group before it is searched; pool: when
-    it is. compiled, timed: of one round of one group. rounds: of one group."""
+    it is. compiled, timed: of one round of one group. rounds: of one group. seconds: of one plan, where no budget is
+    given."""
 
     name: str
     groups: int
@@ -22,12 +23,21 @@ class Effort:
     timed: int
     rounds: int
     timing: Rounds
+    seconds: float
+
+    def within(self, seconds: float | None) -> Effort:
+        """The same number of candidates in more and smaller rounds, where less than half of its time is there: so that
+        several groups come to be timed before it ends, and not one group's whole batch."""
+        if seconds is None or seconds >= self.seconds / 2:
+            return self
+        by = 2 if seconds >= self.seconds / 4 else 4
+        return replace(self, compiled=self.compiled // by, timed=self.timed // by, rounds=self.rounds * by)
 
 
 EFFORTS = {
     # Chosen by judgement. On an H200 with 16 cores, quick took 7 to 26 s a workload (experiments/first_plans).
-    "quick": Effort("quick", 400, 512, 8192, 24, 12, 2, Rounds(screen=4, rounds=12, confirm=12)),
-    "full": Effort("full", 2000, 2048, 65536, 48, 24, 6, Rounds(screen=5, rounds=24, confirm=24)),
+    "quick": Effort("quick", 400, 512, 8192, 24, 12, 2, Rounds(screen=4, rounds=12, confirm=12), 60.0),
+    "full": Effort("full", 2000, 2048, 65536, 48, 24, 6, Rounds(screen=5, rounds=24, confirm=24), 600.0),
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from autofuse.codegen import triton as triton_codegen
+from autofuse.codegen import joining
 from autofuse.codegen.triton import emit
 from autofuse.cost.device import TARGETS
 from autofuse.errors import InvalidSchedule
@@ -245,7 +245,7 @@ def test_scratch_is_the_kernels_own() -> None:
 def test_rows_are_stored_while_their_column_sums_are_shared(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """A norm's backward in small: rows out along the split axis, half precision column sums over it; the parts read by
     the last program, and (beyond `most`) added up by atomics, which leave zeros for the next launch."""
-    monkeypatch.setattr(triton_codegen, "MOST_PARTS", most)
+    monkeypatch.setattr(joining, "MOST_PARTS", most)
     types = {
         "x": graphs.kind(50, 24), "g": graphs.kind(24), "d": graphs.kind(50, 24), "y": graphs.kind(50, 24),
         "s": graphs.kind(24, dtype="float32"), "w": graphs.kind(24),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofuse.search.effort import Budget
+from autofuse.search.effort import Budget, effort_of
 
 
 def test_what_is_reserved_is_not_given_twice() -> None:
@@ -34,3 +34,15 @@ def test_a_part_has_the_seconds_that_are_left_or_its_own() -> None:
     assert 90 < left <= 100
     assert Budget(seconds=0.0).late()
     assert not Budget().late()
+
+
+def test_a_short_budget_takes_smaller_rounds() -> None:
+    """As many candidates in all; nothing changes where half of the usual time is there, or no limit."""
+    quick = effort_of("quick")
+    assert quick.within(None) is quick
+    assert quick.within(30.0) is quick
+    for seconds, by in ((20.0, 2), (8.0, 4)):
+        short = quick.within(seconds)
+        assert (short.compiled * by, short.timed * by) == (quick.compiled, quick.timed)
+        assert short.rounds == quick.rounds * by
+        assert short.pool == quick.pool

@@ -34,7 +34,7 @@ def two(device, rows=512, cols=1024, inner=512):
     half = dict(device=device, dtype=torch.float16)
     return fn, (torch.randn(rows, cols, **half), torch.randn(rows, inner, **half), torch.randn(inner, cols, **half))
 """
-TINY = Effort("tiny", 200, 64, 64, compiled=6, timed=3, rounds=2, timing=Rounds())
+TINY = Effort("tiny", 200, 64, 64, compiled=6, timed=3, rounds=2, timing=Rounds(), seconds=60.0)
 
 
 class FakePool:

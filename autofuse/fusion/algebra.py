@@ -1,0 +1,33 @@
+"""Looking through maps: what rewrites match on."""
+
+from __future__ import annotations
+
+from autofuse.ir.graph import Apply, Arg, Expr
+from autofuse.ir.program import MapNode, Program
+
+
+def strip(expr: Expr) -> Expr:
+    """Without conversions between floating dtypes: they do nothing to a value in registers."""
+    while isinstance(expr, Apply) and expr.fn in ("convert:float32", "convert:bfloat16", "convert:float16"):
+        expr = expr.args[0]
+    return expr
+
+
+def skip_identity(program: Program, node: int) -> int:
+    """The node behind maps that hand on one floating operand unchanged."""
+    found = program.nodes[node]
+    while (
+        isinstance(found, MapNode)
+        and len(found.operands) == 1
+        and isinstance(strip(found.expr), Arg)
+        and "float" in found.dtype
+    ):
+        node = found.operands[0]
+        found = program.nodes[node]
+    return node
+
+
+def map_of(program: Program, node: int, expr: Expr) -> tuple[int, ...] | None:
+    """The operands of a map with just this expression."""
+    found = program.nodes[node]
+    return found.operands if isinstance(found, MapNode) and found.expr == expr else None

@@ -1,0 +1,140 @@
+"""deferred: a factor that does not vary along the summed axes leaves a contraction, since
+sum over k of (f_m * x_mk) * w_kn = f_m * sum over k of x_mk * w_kn. Valid where the operand is a product with the
+factor or a quotient by it. Then a norm's row factor or a softmax's divisor no longer stands between a reduction and
+the product that follows it: both run in one loop, and an operand that was only scaled is multiplied as it was loaded.
+The factor meets the sum in float32 where eager rounds the scaled operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autofuse.fusion.algebra import skip_identity, strip
+from autofuse.fusion.build import moved_node, moved_store, rename
+from autofuse.ir.graph import Apply, Arg, Expr
+from autofuse.ir.program import ContractNode, MapNode, Node, Program
+
+
+def deferred(program: Program) -> Program | None:
+    nodes: list[Node] = []
+    moved: dict[int, int] = {}
+    origins: dict[int, str] = {}
+    changed = False
+    for position, node in enumerate(program.nodes):
+        split = _factored(program, node) if isinstance(node, ContractNode) else None
+        if split is None or not isinstance(node, ContractNode):
+            moved[position] = len(nodes)
+            nodes.append(moved_node(node, moved, {}, {}))
+        else:
+            changed = True
+            sides: list[int] = []
+            for rest in split.rests:
+                if isinstance(rest, int):
+                    sides.append(moved[rest])
+                else:
+                    sides.append(len(nodes))
+                    nodes.append(moved_node(rest, moved, {}, {}))
+            product = len(nodes)
+            origins[product] = program.origins.get(position, "")
+            nodes.append(replace(node, left=sides[0], right=sides[1], dtype="float32"))
+            moved[position] = len(nodes)
+            others = tuple(moved[n] for n in split.operands)
+            nodes.append(MapNode((product, *others), split.expr, "float32", node.dtype))
+        origins[moved[position]] = program.origins.get(position, "")
+    if not changed:
+        return None
+    stores = tuple(moved_store(store, moved, {}) for store in program.stores)
+    found = Program(program.axes, tuple(nodes), stores, program.types, {n: text for n, text in origins.items() if text})
+    return rename(found, {axis.name: axis.name for axis in program.axes})
+
+
+@dataclass(frozen=True, slots=True)
+class _Factored:
+    """A contraction without its factors. rests: its two operands, each a node as it is or a map to be made. expr: what
+    becomes of the product, which is operand 0, with `operands` after it."""
+
+    rests: tuple[int | MapNode, int | MapNode]
+    operands: tuple[int, ...]
+    expr: Expr
+
+
+def _factored(program: Program, contract: ContractNode) -> _Factored | None:
+    rests: list[int | MapNode] = []
+    factors: list[tuple[str, Expr]] = []
+    for side in (contract.left, contract.right):
+        rest, found = _split_product(program, Arg(side), frozenset(contract.axes))
+        factors += found
+        stored = getattr(program.nodes[side], "dtype", "float32")
+        if not found or rest is None:
+            rests.append(side)
+        elif isinstance(rest, Arg) and getattr(program.nodes[rest.index], "dtype", "") == stored:
+            rests.append(rest.index)
+        else:
+            operands = _read(rest)
+            rests.append(MapNode(operands, _over(rest, operands), "float32", stored))
+    if not factors or contract.running is not None:
+        return None
+    operands = tuple(dict.fromkeys(node for _, factor in factors for node in _read(factor)))
+    expr: Expr = Arg(0)
+    for fn, factor in factors:
+        expr = Apply(fn, (expr, _over(factor, (-1, *operands))))
+    return _Factored((rests[0], rests[1]), operands, expr)
+
+
+def _split_product(program: Program, expr: Expr, summed: frozenset[str]) -> tuple[Expr | None, list[tuple[str, Expr]]]:
+    """(what varies along the summed axes, [(mul or div, a factor that does not), ...]), through maps and conversions.
+
+    Here and in what comes back, the index of an Arg is a node of the program.
+    """
+    bare = strip(expr)
+    if not any(program.free[node] & summed for node in _read(bare)):
+        return None, [("mul", bare)]
+    match bare:
+        case Arg():
+            node = skip_identity(program, bare.index)
+            found = program.nodes[node]
+            if not isinstance(found, MapNode):
+                return replace(bare, index=node), []
+            rest, factors = _split_product(program, _over_nodes(found), summed)
+            return (rest, factors) if factors else (replace(bare, index=node), [])
+        case Apply("mul", (a, b)):
+            (left, first), (right, second) = (_split_product(program, part, summed) for part in (a, b))
+            rest = left or right if left is None or right is None else Apply("mul", (left, right))
+            return rest, [*first, *second]
+        case Apply("div", (a, b)) if not any(program.free[node] & summed for node in _read(strip(b))):
+            rest, factors = _split_product(program, a, summed)
+            return rest, [*factors, ("div", strip(b))]
+        case _:
+            return bare, []
+
+
+def _read(expr: Expr) -> tuple[int, ...]:
+    """Indices of an expression's operands, each once."""
+    match expr:
+        case Arg(index):
+            return (index,)
+        case Apply():
+            return tuple(dict.fromkeys(index for part in expr.args for index in _read(part)))
+        case _:
+            return ()
+
+
+def _over_nodes(node: MapNode) -> Expr:
+    """The map's expression with nodes of the program as operands."""
+    return _with_indices(node.expr, dict(enumerate(node.operands)))
+
+
+def _over(expr: Expr, operands: tuple[int, ...]) -> Expr:
+    """An expression over nodes of the program as one over these operands."""
+    return _with_indices(expr, {node: position for position, node in enumerate(operands)})
+
+
+def _with_indices(expr: Expr, indices: Mapping[int, int]) -> Expr:
+    match expr:
+        case Arg():
+            return replace(expr, index=indices[expr.index])
+        case Apply():
+            return replace(expr, args=tuple(_with_indices(a, indices) for a in expr.args))
+        case _:
+            return expr
