@@ -99,9 +99,14 @@ def subspaces(program: Program, target: Target, space: Space | None = None) -> t
 
 
 def _matters(program: Program, kinds: Mapping[str, str]) -> bool:
-    """Does a rewritten reduction run along a loop? Inside one tile there is nothing to merge."""
-    marked = [n for n in program.nodes if isinstance(n, ReduceNode | ContractNode) and n.running is not None]
-    return all(any(kinds[a] in ("loop", "split") for a in n.axes) for n in marked)
+    """Does a rewritten reduction run along a loop? Inside one tile there is nothing to merge; moments are merged along
+    one loop only."""
+    for node in program.nodes:
+        if isinstance(node, ReduceNode | ContractNode) and node.running is not None:
+            loops = sum(kinds[axis] in ("loop", "split") for axis in node.axes)
+            if not loops or (node.correction == "shift" and loops > 1):
+                return False
+    return True
 
 
 def score(

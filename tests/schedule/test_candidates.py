@@ -98,6 +98,7 @@ def test_validity_by_hand() -> None:
         good &= not s.flatten or s.persistent > 0
         good &= s.persistent * s.num_stages * stage <= 232448 and s.persistent * threads <= 2048
         good &= s.access == "pointer" or max(m, n, k) <= 256
+        good &= m * n + 26 * threads <= 65536
         assert bool(found.valid([index])[0]) == good, s
 
 
