@@ -125,6 +125,8 @@ def report(results: Sequence[TuneResult]) -> None:
                 f"checked against {verified.reference}: max abs error {verified.max_abs_err:.3g}, "
                 f"relative tolerance {verified.tolerance:.3g}"
             )
+        for line in result.race:
+            console.print(line, markup=False)
         console.print(summary(result), markup=False)
         if result.plan_id:
             console.print(f"plan {result.plan_id} in {result.store}", markup=False, soft_wrap=True)

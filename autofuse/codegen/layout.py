@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autofuse.errors import InvalidSchedule
+from autofuse.ir.index import Index
 from autofuse.ir.program import Program
 from autofuse.schedule.families import next_pow2
 from autofuse.schedule.schedule import Schedule
@@ -147,8 +148,13 @@ class Layout:
         line(f"{axis}_start = tl.full([], {start}, tl.int32)")
         self.emit_axis(axis, line)
 
-    def emit_loop(self, axis: str, line: Callable[[str], None], walk: Walk = Walk()) -> None:
-        """In a flattened kernel the compiler's own option sets the stages: an attribute here would bar flattening."""
+    def emit_loop(
+        self, axis: str, line: Callable[[str], None], walk: Walk = Walk(), dead: Sequence[Index] = ()
+    ) -> None:
+        """dead: where one of these is positive, the loop's body does nothing; tiles that lie there are left out.
+
+        In a flattened kernel the compiler's own option sets the stages: an attribute here would bar flattening.
+        """
         low, high = "0", f"SIZE_{axis.upper()}"
         block, last = self.blocks[axis], (self.count(axis) - 1) * self.blocks[axis]
         if walk != Walk():
@@ -158,11 +164,28 @@ class Layout:
         if self.roles[axis].kind == "split":
             low = f"{axis}_part * PART_{axis.upper()}"
             high = f"tl.minimum({low} + PART_{axis.upper()}, SIZE_{axis.upper()})"
+        for index in dead if self.roles[axis].kind == "loop" else ():
+            low, high = self._without(axis, index, low, high)
         stages = "" if self.schedule.flatten else ", num_stages=NUM_STAGES"
         name = f"{axis}_turn" if walk.backward else f"{axis}_start"
         line(f"for {name} in tl.range({low}, {high}, {self.block(axis)}{stages}):")
         if walk.backward:
             line(f"    {axis}_start = {int(low) + last} - {name}")
+
+    def _without(self, axis: str, dead: Index, low: str, high: str) -> tuple[str, str]:
+        """Bounds of a loop without the tiles in which `dead` is positive all over. Steps of 1 along the axis, and tiles
+        of the other axes that are known before the loop."""
+        step, rest = dead.coefficient(axis), [(a, dead.coefficient(a)) for a in dead.axes if a != axis]
+        if abs(step) != 1 or any(self.roles[a].kind not in ("grid", "whole") for a, _ in rest):
+            return low, high
+        # The least that the other axes make of it is `least` plus their starts' terms.
+        least = dead.const + sum(min(c, 0) * (self.blocks[a] - 1) for a, c in rest)
+        starts = "".join(
+            f" {'-' if c * step > 0 else '+'} {f'{abs(c)} * ' if abs(c) > 1 else ''}{a}_start" for a, c in rest
+        )
+        if step > 0:
+            return low, f"tl.minimum({high}, tl.maximum({low}, {1 - least}{starts}))"
+        return f"tl.maximum({low}, ({least}{starts}) // {self.block(axis)} * {self.block(axis)})", high
 
     def emit_axis(self, axis: str, line: Callable[[str], None]) -> None:
         if self.scalar(axis):

@@ -105,7 +105,8 @@ class Verification:
 class TuneResult:
     """One workload and shape: the JSON document's fields, in its order. status: done | budget | interrupted | no_plan |
     failed. detail: why not done, or why there is no plan. ledger: results.explain.LedgerEntry as dicts. unfused_timing:
-    of unfused_us, "" where that is unknown."""
+    of unfused_us, "" where that is unknown. eager_us, inductor_us: of the last race, None where it was not run. race:
+    its lines for a reader."""
 
     workload: str
     shape: Mapping[str, int] = field(hash=False)
@@ -123,6 +124,9 @@ class TuneResult:
     detail: str = ""
     ledger: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     unfused_timing: str = ""
+    eager_us: float | None = None
+    inductor_us: float | None = None
+    race: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As `autofuse tune --json` prints it."""

@@ -12,7 +12,7 @@ from autofuse.fusion.group import Group, kernel_name, saved_bytes
 from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph
 from autofuse.plans.plan import TIMINGS, Plan, PlannedGroup, make_plan
-from autofuse.results.explain import to_list
+from autofuse.results.explain import race, to_list
 from autofuse.search import events
 from autofuse.search.events import Counts, GroupResult, TuneResult, Verification
 from autofuse.search.finish import Chosen, planned
@@ -157,7 +157,7 @@ def result_of(outcome: Outcome, chosen: Chosen, plan: Plan, store: str) -> TuneR
     return TuneResult(
         plan.workload, dict(plan.shape), plan.target, plan.timing, plan.plan_id, plan.total_us, plan.unfused_us, groups,
         counts(distinct.values()), verified, outcome.seconds, store, outcome.ended, "", tuple(plan.evidence["ledger"]),
-        plan.evidence["unfused_timing"],
+        plan.evidence["unfused_timing"], chosen.eager_us, chosen.inductor_us, race(plan.evidence, plan.total_us),
     )  # fmt: skip
 
 
@@ -187,8 +187,6 @@ def merge(parts: Sequence[TuneResult]) -> TuneResult:
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    totals = [p.total_us for p in parts if p.total_us is not None]
-    unfused = [p.unfused_us for p in parts if p.unfused_us is not None]
     names = ("enumerated", "kept", "compiled", "verified", "timed", "failed")
     worst = max((p.verified for p in parts), key=lambda v: v.max_abs_err or 0.0)
     return TuneResult(
@@ -197,8 +195,8 @@ def merge(parts: Sequence[TuneResult]) -> TuneResult:
         first.target,
         min((p.timing for p in parts), key=TIMINGS.index),
         ",".join(p.plan_id or "" for p in parts),
-        sum(totals) if len(totals) == len(parts) else None,
-        sum(unfused) if len(unfused) == len(parts) else None,
+        total([p.total_us for p in parts]),
+        total([p.unfused_us for p in parts]),
         tuple(g for p in parts for g in p.groups),
         Counts(**{n: sum(getattr(p.candidates, n) for p in parts) for n in names}),
         worst,
@@ -208,4 +206,13 @@ def merge(parts: Sequence[TuneResult]) -> TuneResult:
         "",
         tuple(entry for p in parts for entry in p.ledger),
         min((p.unfused_timing for p in parts), key=("", *TIMINGS).index),
+        total([p.eager_us for p in parts]),
+        total([p.inductor_us for p in parts]),
+        tuple(line for p in parts for line in p.race),
     )
+
+
+def total(times: Sequence[float | None]) -> float | None:
+    """The sum, if all are known."""
+    known = [time for time in times if time is not None]
+    return sum(known) if len(known) == len(times) else None

@@ -44,7 +44,7 @@ def run(fn: Function, args: tuple[torch.Tensor, ...], names: tuple[str, ...], lo
     kernel = emit(changed, Schedule(roles(changed, loop), num_stages=2), "kernel")
     out = fn(*args)
     env = {name: arg for name in graph.inputs for arg in args if matches(graph, name, arg)}
-    assert len(env) == len(args), "inputs of one shape"
+    assert len({id(arg) for arg in env.values()}) == len(args), "two inputs of one shape"
     (name,) = program.outputs
     env[name] = torch.full_like(out, float("nan"))
     interpret(kernel, env)
@@ -171,3 +171,65 @@ def test_log_sum_exp_in_one_loop(row: list[float], parts: int) -> None:
     out = torch.full((2,), -7.0).half()
     interpret(emit(changed, Schedule(axes), "kernel"), {graph.inputs[0]: x, program.outputs[0]: out})
     torch.testing.assert_close(out.double(), log_sum_exp(x.double()), rtol=2e-3, atol=2e-3, equal_nan=True)
+
+
+def positions(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(q.shape[0])[:, None], torch.arange(k.shape[0])[None, :]
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    i, j = positions(q, k)
+    return torch.softmax((q @ k.T).float().masked_fill(j > i, float("-inf")) * 0.25, -1).to(q.dtype) @ v
+
+
+def shifted_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The last query sees all keys: of some rows nothing is left where there are more queries than keys."""
+    i, j = positions(q, k)
+    seen = i + (k.shape[0] - q.shape[0]) >= j
+    return torch.softmax(torch.where(seen, (q @ k.T).float(), float("-inf")), -1).to(q.dtype) @ v
+
+
+def window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    i, j = positions(q, k)
+    hidden = (j > i) | (i - j >= 21)
+    return torch.softmax((q @ k.T).float().masked_fill(hidden, float("-inf")), -1).to(q.dtype) @ v
+
+
+@pytest.mark.parametrize("fn", [causal, shifted_causal, window], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize(("queries", "keys"), [(70, 71), (33, 100), (100, 33)])
+@pytest.mark.parametrize(
+    "names", [("deferred", "online"), ("deferred",), ()], ids=lambda names: "+".join(names) or "plain"
+)
+def test_tiles_that_are_masked_out_are_left_out(fn: Function, queries: int, keys: int, names: tuple[str, ...]) -> None:
+    args = (half(queries, 16), half(keys, 16, seed=1), half(keys, 24, seed=2))
+    close(run(fn, args, names), fn(*(a.double() for a in args)))
+
+
+def loop_of(fn: Function, names: tuple[str, ...] = ("deferred", "online")) -> list[str]:
+    args = (half(256, 16), half(256, 16, seed=1), half(256, 24, seed=2))
+    _, program = program_of(fn, args)
+    changed = variants(program)[names]
+    source = emit(changed, Schedule(roles(changed, 32, 64), num_stages=2), "kernel").source
+    return [line.strip() for line in source.splitlines() if "for " in line and "tl.range" in line]
+
+
+def test_the_loop_ends_where_the_mask_does() -> None:
+    (line,) = loop_of(causal)
+    assert "tl.minimum(SIZE_K, tl.maximum(0, 64 + m_start))" in line
+    (line,) = loop_of(window)
+    assert "tl.maximum(0, (-20 + m_start) // BLOCK_K * BLOCK_K)" in line
+    assert "64 + m_start" in line
+
+
+def test_a_mask_that_is_added_or_not_of_positions_leaves_the_loop_whole() -> None:
+    def finite(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        i, j = positions(q, k)
+        return torch.softmax((q @ k.T).float().masked_fill(j > i, -1e4), -1).to(q.dtype) @ v
+
+    def product(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        i, j = positions(q, k)
+        return (q @ k.T).float().masked_fill(j > i, float("-inf")).amax(-1, keepdim=True) + ((q @ k.T) @ v).float()
+
+    assert "SIZE_K, 32, " in loop_of(finite)[0].replace("BLOCK_K", "32")
+    for line in loop_of(product, ()):
+        assert "tl.minimum" not in line or "maximum" in line
