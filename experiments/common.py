@@ -193,7 +193,7 @@ def _flops(op: Op, graph: Graph) -> float:
         assert shape is not None
         batch, m, n, k = shape
         return 2.0 * batch * m * n * k
-    if ATTENTION in op.call.target or "sdpa" in op.call.target:
+    if any(word in op.call.target for word in ATTENTION):
         query, key, value = (graph.types[name].shape for name in op.inputs[:3])
         rows = float(torch.Size(query[:-1]).numel())
         causal = any(argument is True for argument in op.call.args[:6]) or dict(op.call.kwargs).get("is_causal") is True

@@ -40,9 +40,26 @@ def register() -> Any:
         "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
         "bool is_causal=False, float? scale=None, bool enable_gqa=False) -> Tensor"
     )
+    by_hand = torch.library.custom_op("autofuse::attention", _by_hand, mutates_args=(), schema=BY_HAND)
+    by_hand.register_fake(lambda query, _key, value, **_options: query.new_empty((*query.shape[:-1], value.shape[-1])))
     operator = torch.library.custom_op("autofuse::sdpa", sdpa, mutates_args=(), schema=schema)
     operator.register_fake(lambda query, key, value, *_args, **_options: _like(query, value))  # noqa: ARG005 (as schema)
     return torch.ops.autofuse.sdpa.default
+
+
+BY_HAND = "(Tensor query, Tensor key, Tensor value, *, bool is_causal=False, float scale=1.0) -> Tensor"
+
+
+def _by_hand(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool = False, scale: float = 1.0
+) -> torch.Tensor:
+    """softmax(scale * query @ key) @ value of three-dimensional tensors, key transposed, as two bmm would make it. One
+    head a batch: SDPA's fused kernels want four dimensions, and then lay their result out as a bmm does."""
+    import torch
+
+    heads = (query.unsqueeze(1), key.transpose(-1, -2).unsqueeze(1), value.unsqueeze(1))
+    result = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=is_causal, scale=scale)
+    return result.squeeze(1).contiguous()
 
 
 def _like(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

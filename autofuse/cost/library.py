@@ -10,7 +10,7 @@ from autofuse.cost.device import Target
 from autofuse.ir.graph import ITEMSIZE, Contract, Op, TensorType, refs
 
 MATMULS = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm")
-ATTENTION = "scaled_dot_product"
+ATTENTION = ("scaled_dot_product", "autofuse.sdpa", "autofuse.attention")
 POINTWISE_SHARE = 0.88
 """Of the copy rate that eager's vectorised elementwise kernels reach."""
 REDUCTION_SHARE = 0.75
@@ -51,7 +51,7 @@ def op_time(op: Op, types: Mapping[str, TensorType], target: Target) -> LibraryT
         if shape is not None:
             dtype = types[op.outputs[0]].dtype
             return matmul_time(*shape, _operand_dtype(op, types, dtype), reads, writes, target)
-    if ATTENTION in op.call.target:
+    if any(word in op.call.target for word in ATTENTION):
         return _attention(op, types, reads, writes, target)
     return _streamed(op, name, types, reads, writes, target)
 
@@ -129,9 +129,10 @@ def _attention(op: Op, types: Mapping[str, TensorType], reads: float, writes: fl
     tensors = [types[v].shape for v in op.inputs if v in types and len(types[v].shape) >= 3][:3]
     if len(tensors) < 3:
         return _streamed(op, "attention", types, reads, writes, target)
-    query, key = tensors[0], tensors[1]
+    query = tensors[0]
     causal = any(argument is True for argument in op.call.args) or dict(op.call.kwargs).get("is_causal") is True
-    flops = 4 * prod(query[:-1]) * key[-2] * query[-1] * (0.5 if causal else 1.0)
+    keys = tensors[2][-2]  # of the values: the keys may come transposed
+    flops = 2 * prod(query[:-1]) * keys * (query[-1] + tensors[2][-1]) * (0.5 if causal else 1.0)
     compute = flops / (_matmul_rate(types[op.outputs[0]].dtype, target) * ATTENTION_SHARE[causal])
     dram = (reads + writes) / float(target.bytes_per_us(reads, writes)) / 0.9
     return LibraryTime(

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from autofuse.ir.graph import Apply, Arg, Expr
 from autofuse.ir.program import MapNode, Program
+
+
+def with_literals(expr: Expr, literals: Mapping[int, Expr]) -> Expr:
+    """The expression with operands that are constants as literals. literals: index of an operand -> its literal."""
+    match expr:
+        case Arg(index):
+            return literals.get(index, expr)
+        case Apply():
+            return replace(expr, args=tuple(with_literals(a, literals) for a in expr.args))
+        case _:
+            return expr
 
 
 def strip(expr: Expr) -> Expr:

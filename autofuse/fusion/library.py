@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autofuse.fusion import sdpa
 from autofuse.fusion.cover import live_ops
 from autofuse.fusion.group import Group, required
 from autofuse.fusion.subgraph import extract
@@ -31,11 +32,13 @@ class LibraryCall:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What a peephole may look at. private: values made and read inside the call only, by one op, once."""
+    """What a peephole may look at. private: values made and read inside the call only, by one op, once. kept: those
+    that the group leaves behind."""
 
     graph: Graph
     ops: Mapping[str, Op]
     private: frozenset[str]
+    kept: frozenset[str]
 
     def maker(self, argument: Argument) -> Op | None:
         """The op of the call that makes a private value."""
@@ -126,7 +129,8 @@ def with_ops(graph: Graph, ops: Sequence[Op]) -> Graph:
 
 
 def _apply(graph: Graph, group: Group, ops: tuple[Op, ...], peephole: Peephole) -> tuple[Op, ...] | None:
-    scope = _Scope(graph, {value: op for op in ops for value in op.outputs}, _private(group, ops))
+    made = {value: op for op in ops for value in op.outputs}
+    scope = _Scope(graph, made, _private(group, ops), frozenset(group.outputs))
     gone: set[str] = set()
     instead: dict[str, Op] = {}
     for op in ops:
@@ -273,7 +277,13 @@ def _relu(scope: _Scope, op: Op) -> _Substitute | None:
     return _Substitute((*found.replaced, op), AtenCall("aten._addmm_activation.default", found.call.args))
 
 
+def _attention(scope: _Scope, op: Op) -> _Substitute | None:
+    found = sdpa.recognise(scope.graph, scope.ops, scope.kept, op)
+    return _Substitute(*found) if found is not None else None
+
+
 PEEPHOLES: tuple[Peephole, ...] = (
+    Peephole("autofuse.attention", "aten.bmm.default", _attention),
     Peephole("aten.addmm", "aten.add.Tensor", _addmm),
     Peephole("aten.baddbmm", "aten.add.Tensor", _baddbmm),
     Peephole("aten.addmm_relu", "aten.relu.default", _relu),

@@ -216,6 +216,8 @@ def loop_of(fn: Function, names: tuple[str, ...] = ("deferred", "online")) -> li
 def test_the_loop_ends_where_the_mask_does() -> None:
     (line,) = loop_of(causal)
     assert "tl.minimum(SIZE_K, tl.maximum(0, 64 + m_start))" in line
+    (line,) = loop_of(shifted_causal)
+    assert "tl.minimum(SIZE_K, tl.maximum(0, 64 + m_start))" in line
     (line,) = loop_of(window)
     assert "tl.maximum(0, (-20 + m_start) // BLOCK_K * BLOCK_K)" in line
     assert "64 + m_start" in line
