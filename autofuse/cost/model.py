@@ -58,14 +58,21 @@ class Predictions:
         return Predictions(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
+DOUBT = 0.25
+"""Each input outside the range of training divides the belief in a learned correction by one more quarter."""
+
+
 @dataclass(frozen=True)
 class CostModel:
-    """forests: head name -> trees; empty is the backbone alone. low, high: range of each physical input in training."""
+    """forests: head name -> trees; empty is the backbone alone. low, high: range of each physical input in training;
+    time_low, time_high: among what was timed, which is less than what was compiled."""
 
     forests: Mapping[str, Forest] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
     low: NDArray[np.float32] | None = None
     high: NDArray[np.float32] | None = None
+    time_low: NDArray[np.float32] | None = None
+    time_high: NDArray[np.float32] | None = None
     source: str = "backbone only: no trained model found"
 
     @property
@@ -83,27 +90,18 @@ class CostModel:
         """Before compiling: resources are predicted too."""
         rule = by_rule(features, target)
         physical = physical_matrix(features, target, rule) if self.trained else None
-        outside, trust = self._trust(physical, len(features))
+        trust = _trust(physical, self.low, self.high, len(features))[1]
         have, probability = self._resources(features, target, rule, physical, trust)
-        return self._timed(features, target, have, probability, physical, outside, trust)
+        return self._timed(features, target, have, probability, physical)
 
     def predict_compiled(
         self, features: Features, target: Target, registers: Array, spill_bytes: Array, smem_bytes: Array
     ) -> Predictions:
         """After compiling: the compiler's own numbers take the place of the predicted ones."""
         physical = physical_matrix(features, target, by_rule(features, target)) if self.trained else None
-        outside, trust = self._trust(physical, len(features))
         have = with_values(features, target, registers, spill_bytes, smem_bytes)
         spilled = (np.asarray(spill_bytes) > 0).astype(np.float64)
-        return self._timed(features, target, have, spilled, physical, outside, trust)
-
-    def _trust(self, physical: NDArray[np.float32] | None, n: int) -> tuple[NDArray[np.int64], Array]:
-        if physical is None or self.low is None or self.high is None:
-            return np.zeros(n, dtype=np.int64), np.ones(n)
-        outside = np.zeros(n, dtype=np.int64)
-        for row, low, high in zip(physical, self.low, self.high, strict=True):
-            outside += (row < low) | (row > high)
-        return outside, 1 / (1 + 0.25 * outside)
+        return self._timed(features, target, have, spilled, physical)
 
     def _resources(
         self, features: Features, target: Target, rule: Resources, physical: NDArray[np.float32] | None, trust: Array
@@ -135,8 +133,9 @@ class CostModel:
 
     def _timed(
         self, features: Features, target: Target, have: Resources, probability: Array,
-        physical: NDArray[np.float32] | None, outside: NDArray[np.int64], trust: Array,
+        physical: NDArray[np.float32] | None,
     ) -> Predictions:  # fmt: skip
+        outside, trust = _trust(physical, self.time_low, self.time_high, len(features))
         found: Estimate = estimate(features, target, have)
         time = found.time_us
         if physical is not None and "time" in self.forests:
@@ -155,6 +154,8 @@ class CostModel:
             arrays |= forest.arrays(name)
         if self.low is not None and self.high is not None:
             arrays |= {"range.low": self.low, "range.high": self.high}
+        if self.time_low is not None and self.time_high is not None:
+            arrays |= {"range.time_low": self.time_low, "range.time_high": self.time_high}
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         card = dict(self.card) | schema() | {
@@ -215,4 +216,22 @@ def _read(folder: Path) -> CostModel:
     low, high = arrays.get("range.low"), arrays.get("range.high")
     if any(edge is None or edge.shape != (len(PHYSICAL_INPUTS),) for edge in (low, high)):
         raise ModelError(f"cost model {folder}: ranges of the inputs are missing; {remedy}")
-    return CostModel(forests, card, low, high, str(folder))
+    timed = (arrays.get("range.time_low"), arrays.get("range.time_high"))
+    if "time" in forests and any(edge is None or edge.shape != (len(PHYSICAL_INPUTS),) for edge in timed):
+        raise ModelError(f"cost model {folder}: ranges of the time head's inputs are missing; {remedy}")
+    return CostModel(forests, card, low, high, *timed, str(folder))
+
+
+def _trust(
+    physical: NDArray[np.float32] | None,
+    lowest: NDArray[np.float32] | None,
+    highest: NDArray[np.float32] | None,
+    n: int,
+) -> tuple[NDArray[np.int64], Array]:
+    """How many inputs lie outside the range of training, and how much of a learned correction is believed."""
+    if physical is None or lowest is None or highest is None:
+        return np.zeros(n, dtype=np.int64), np.ones(n)
+    outside = np.zeros(n, dtype=np.int64)
+    for row, low, high in zip(physical, lowest, highest, strict=True):
+        outside += (row < low) | (row > high)
+    return outside, 1 / (1 + DOUBT * outside)

@@ -53,10 +53,11 @@ def fit(recording: Recording, seed: int = 0) -> CostModel:
         physical, rule = _matrix(rows)
         forests = _physical_heads(rows, physical, rule, seed)
         low, high = physical.min(axis=1), physical.max(axis=1)
-        partial = CostModel(forests, {}, low, high, "training")
+        timed: tuple[NDArray[np.float32] | None, NDArray[np.float32] | None] = (None, None)
         if rows.timed.sum() >= LEAST_ROWS:
             forests["time"] = _time_head(rows, physical, rule, seed)
-    return CostModel(forests, _card(recording, seed), partial.low, partial.high, "trained in this process")
+            timed = (physical[:, rows.timed].min(axis=1), physical[:, rows.timed].max(axis=1))
+    return CostModel(forests, _card(recording, seed), low, high, *timed, "trained in this process")
 
 
 def _matrix(rows: Recording) -> tuple[NDArray[np.float32], Resources]:
