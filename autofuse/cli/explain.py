@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from autofuse.cli import options, output
 from autofuse.errors import PlanError
 
 if TYPE_CHECKING:
-    from autofuse.plans.plan import Plan
+    from autofuse.plans.plan import Plan, PlannedGroup
     from autofuse.plans.store import PlanStore
 
 HELP = "For each intermediate value of a plan: fused or not, what that saves and costs, and why."
@@ -52,9 +53,17 @@ def find(store: PlanStore, what: str, dims: dict[str, int] | None = None, target
         return max(plans, key=lambda plan: plan.created)
     if _PLAN_ID.match(what):
         return store.show(what)
-    known = ", ".join(sorted({plan.workload for plan in store.list()})) or "no plan at all"
+    known = _listed(what, sorted({plan.workload for plan in store.list()}))
     narrowed = " of that shape and target" if dims or target else ""
     raise PlanError(f"no plan{narrowed} for {what} in {store.path}, which has {known}; make one: autofuse tune {what}")
+
+
+def _listed(what: str, workloads: list[str]) -> str:
+    """All of a few; of many the similar ones, and how to see the rest."""
+    if len(workloads) <= 5:
+        return ", ".join(workloads) or "no plan at all"
+    near = get_close_matches(what, workloads)
+    return f"{', '.join(near) or f'{len(workloads)} workloads'} (all: autofuse plans list)"
 
 
 def brief(plan: Plan) -> dict[str, Any]:
@@ -79,19 +88,20 @@ def described(plan: Plan) -> dict[str, Any]:
 
     return {
         **brief(plan),
-        "groups": [
-            {
-                "ops": list(group.ops),
-                "outputs": list(group.outputs),
-                "implementation": group.implementation,
-                "config": group.schedule.to_dict() if group.schedule else {},
-                "rewrites": list(group.rewrites),
-                **group.evidence,
-            }
-            for group in plan.groups
-        ],
+        "groups": [_group(group) for group in plan.groups],
         "ledger": to_list(from_list(plan.evidence.get("ledger", []))),
     }
+
+
+def _group(group: PlannedGroup) -> dict[str, Any]:
+    facts = {
+        "ops": list(group.ops),
+        "outputs": list(group.outputs),
+        "implementation": group.implementation,
+        "config": group.schedule.to_dict() if group.schedule else {},
+        "rewrites": list(group.rewrites),
+    }
+    return facts | {name: value for name, value in group.evidence.items() if name not in facts}
 
 
 def show(plan: Plan) -> None:
@@ -100,6 +110,7 @@ def show(plan: Plan) -> None:
     from autofuse.cli.progress import shape_text
     from autofuse.results.explain import from_list, ledger_table, race
 
+    ledger = from_list(plan.evidence.get("ledger", []))  # first, so that a malformed one prints nothing but its error
     console = Console(highlight=False)
     console.print(f"{plan.workload}{shape_text(plan.shape)} for {plan.target}, plan {plan.plan_id}", markup=False)
     unfused = plan.evidence.get("unfused_timing", plan.timing)
@@ -112,10 +123,9 @@ def show(plan: Plan) -> None:
     for group in plan.groups:
         ways = str(group.schedule) if group.schedule else ""
         console.print(f"  {', '.join(group.ops)}: {group.implementation} {ways}".rstrip(), markup=False)
-        if "recording" in group.evidence:
-            time, origin = group.evidence["recorded_us"], group.evidence["recording"]
+        time, origin = group.evidence.get("recorded_us"), group.evidence.get("recording")
+        if time is not None and origin is not None:  # Plan.from_json has seen to their types
             console.print(f"    {time:.1f} us recorded ({origin})", markup=False, soft_wrap=True)
-    ledger = from_list(plan.evidence.get("ledger", []))
     if not ledger:
         console.print("no intermediate values: nothing to fuse")
         return

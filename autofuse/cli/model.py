@@ -26,6 +26,7 @@ def train(
     """Trains a model on all recorded candidates and writes it."""
     from autofuse.cost import training
 
+    _check_seed(seed)
     model = training.train(files(recording), seed, out)
     output.note(f"model with heads {', '.join(sorted(model.forests))} written to {out}")
 
@@ -36,6 +37,7 @@ def evaluate(recording: Recordings, seed: Seed = 0, json: options.Json = False) 
     """Trains and tests on held-out workloads, targets and candidates; how good a ranking is, as figures."""
     from autofuse.cost import evaluation
 
+    _check_seed(seed)
     with output.document(json) as emit:
         figures = evaluation.evaluate(files(recording), seed)
         if json:
@@ -62,6 +64,15 @@ def show(
         return
     for name, value in sorted(facts.items()):
         print(f"{name}: {value}")
+
+
+def _check_seed(seed: int) -> None:
+    from autofuse.search.events import check_seed
+
+    try:
+        check_seed(seed)
+    except UsageError as error:
+        raise UsageError(f"--{error}") from None
 
 
 def files(given: list[Path]) -> list[Path]:

@@ -45,32 +45,28 @@ def tune(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    _choice("--effort", effort, EFFORTS)
-    _choice("--strategy", strategy, STRATEGIES)
-    for name, value in (
-        ("--budget-seconds", budget_seconds),
-        ("--budget-trials", budget_trials),
-        ("--workers", workers),
-    ):
-        if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"{name} {value}: must be more than 0")
     folder = options.store_folder(store)
-    request = TuneRequest(
-        workloads=tuple(workload),
-        shapes=combinations(options.parse_dims(shape)),
-        target=target,
-        effort=effort,
-        budget_seconds=budget_seconds,
-        budget_trials=budget_trials,
-        strategy=strategy,
-        seed=seed,
-        store=folder,
-        results=results or folder / "results",
-        resume=resume,
-        dry_run=dry_run,
-        workers=workers,
-        recordings=recordings,
-    )
+    shapes = combinations(options.parse_dims(shape))
+    try:
+        request = TuneRequest(
+            workloads=tuple(workload),
+            shapes=shapes,
+            target=target,
+            effort=effort,
+            budget_seconds=budget_seconds,
+            budget_trials=budget_trials,
+            strategy=strategy,
+            seed=seed,
+            store=folder,
+            results=results or folder / "results",
+            resume=resume,
+            dry_run=dry_run,
+            workers=workers,
+            recordings=recordings,
+        )
+    except UsageError as error:  # it begins with the field's name, which is the option's but for its hyphens
+        name, _, fault = str(error).partition(" ")
+        raise UsageError(f"--{name.replace('_', '-')} {fault}") from None
     with output.document(json) as emit:
         found, code = run(request)
         if json:
@@ -164,8 +160,3 @@ def config_text(config: object) -> str:
 
 def _shown(value: float | None, form: str = "{}") -> str:
     return "" if value is None else form.format(value)
-
-
-def _choice(option: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{option} {value}: expected one of {', '.join(allowed)}")

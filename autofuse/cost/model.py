@@ -58,8 +58,9 @@ class Predictions:
         return Predictions(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-DOUBT = 0.25
-"""Each input outside the range of training divides the belief in a learned correction by one more quarter."""
+DOUBT = 1.0
+"""With n inputs outside the range of training, 1 / (1 + n) of a learned correction is believed. Of 0.25, 1 and 4 the
+one with the least regret on held-out shapes (6.1, 5.1 and 7.5 %); on held-out families all are between 18 and 21 %."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class CostModel:
     # --- files ---
 
     def save(self, folder: Path) -> None:
-        """Writes the arrays, then the card that vouches for them."""
+        """Writes the arrays, then the card that vouches for them. Raises ModelError where that cannot be done."""
         arrays: dict[str, NDArray[Any]] = {}
         for name, forest in self.forests.items():
             arrays |= forest.arrays(name)
@@ -161,9 +162,12 @@ class CostModel:
         card = dict(self.card) | schema() | {
             "heads": sorted(self.forests), "sha256": hashlib.sha256(buffer.getvalue()).hexdigest(),
         }  # fmt: skip
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ARRAYS).write_bytes(buffer.getvalue())
-        (folder / CARD).write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ARRAYS).write_bytes(buffer.getvalue())
+            (folder / CARD).write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
+        except OSError as error:
+            raise ModelError(f"cost model {folder} cannot be written ({error.strerror}): name a folder") from error
 
     @staticmethod
     def load(path: Path | None = None) -> CostModel:

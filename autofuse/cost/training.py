@@ -36,6 +36,8 @@ LEAST_ROWS = 20
 
 def train(source: Sequence[Path] | pa.Table, seed: int = 0, out: Path | None = None) -> CostModel:
     """The model trained on all rows; saved to the folder `out` if given. Raises ModelError on unusable data."""
+    if out is not None and out.exists() and not out.is_dir():  # said now, not after the training
+        raise ModelError(f"cost model {out} cannot be written (it is there and is no folder): name a folder")
     recording = read(source)
     model = fit(recording, seed)
     if out is not None:

@@ -166,9 +166,9 @@ def interpret(kernel: Kernel, tensors: Mapping[str, torch.Tensor]) -> None:
     if interpreting():
         interpret_here(kernel, tensors)
         return
-    from autofuse.measure.supervisor import interpreter
+    from autofuse.measure.supervisor import run_in_interpreter
 
-    interpreter().run_kernel(kernel, tensors)
+    run_in_interpreter(kernel, tensors)
 
 
 def interpreting() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -262,6 +263,14 @@ def eager(graph: Graph, key: str = "eager") -> Candidate:
 
 
 @cache
-def interpreter() -> Worker:
-    """The interpreter of this process, for `launch.interpret`."""
+def _interpreter() -> Worker:
     return Worker("cpu")
+
+
+_one_at_a_time = threading.Lock()
+
+
+def run_in_interpreter(kernel: Kernel, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Worker.run_kernel by the interpreter of this process, which all its threads share."""
+    with _one_at_a_time:
+        _interpreter().run_kernel(kernel, tensors)

@@ -35,17 +35,22 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def export_plans(plans: Iterable[Plan], path: Path) -> int:
-    """Writes the archive whole or not at all; how many plans. Raises PlanError when the file cannot be written."""
+    """Writes the archive whole or not at all; how many plans. Raises PlanError when the file cannot be written.
+
+    A symlink stays, and what it leads to is written. Of what exists only a regular file is replaced."""
     bodies = {plan.plan_id: plan.to_json(indent=1).encode() for plan in sorted(plans, key=lambda p: p.plan_id)}
     hashes = {plan_id: hashlib.sha256(body).hexdigest() for plan_id, body in bodies.items()}
     manifest = json.dumps({"format": FORMAT, "autofuse": __version__, "plans": hashes}, indent=1, sort_keys=True)
     members = {MANIFEST: manifest.encode()}  # a signature of these bytes would be a member of its own
     members |= {_member(plan_id): body for plan_id, body in bodies.items()}
-    path = Path(path)
     try:
+        path = Path(path).resolve()
+        # Replacing it would take a device's name away, or (a symlink still) that of a circle.
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise PlanError(f"{path}: cannot be written (it is there and is no regular file)")
         handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise PlanError(f"{path}: cannot be written ({error.strerror})") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: symlinks in a circle
+        raise PlanError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, body in members.items():

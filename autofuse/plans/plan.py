@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -281,7 +281,22 @@ def _facts(data: object, where: str) -> Mapping[str, Any]:
         raise PlanError(f"{where}: expected an object")
     found = strict.evidence(data, where)
     assert isinstance(found, dict)
+    for name, read in _KNOWN.items():
+        if found.get(name) is not None:
+            read(found[name], f"{where}.{name}")
+    if found.get("recording") is not None and found.get("recorded_us") is None:
+        raise PlanError(f"{where}: field 'recorded_us' is missing beside 'recording'")
     return found
+
+
+def _object(data: object, where: str) -> object:
+    if not isinstance(data, dict):
+        raise PlanError(f"{where}: expected an object")
+    return data
+
+
+def _line(data: object, where: str) -> str:
+    return strict.text(data, where)
 
 
 def _short(data: object, where: str) -> str:
@@ -297,6 +312,18 @@ def _format(data: object, where: str) -> int:
         raise PlanError(f"{where}: this autofuse reads plans of format {FORMAT}, not {str(data)[:20]}")
     return FORMAT
 
+
+_KNOWN: Mapping[str, Callable[[object, str], Any]] = {
+    **dict.fromkeys(
+        ("eager_us", "inductor_us", "searched_us", "predicted_us", "measured_us", "recorded_us", "saved_bytes",
+         "dram_bytes", "smem_bytes", "n_regs", "n_spills", "occupancy"), strict.number),
+    "recording": _line,
+    "whole": _line,
+    "failures": _object,
+    "unfused_timing": lambda v, at: strict.choice(v, at, TIMINGS),
+    "ledger": lambda v, at: strict.items(v, at, _object),
+}  # fmt: skip
+"""Evidence that others read, of a plan or of a group. The rest is free; results.explain reads the ledger's entries."""
 
 _GROUP = {
     "ops": lambda v, at: strict.items(v, at, strict.name, least=1),

@@ -134,6 +134,10 @@ class PlanStore:
         """The one plan whose id starts so. Raises StoreError when there is none or more than one."""
         return Plan.from_json(self._one(prefix)[1], f"plan in {self.path}")
 
+    def full_id(self, prefix: str) -> str:
+        """Of the one plan whose id starts so, malformed or not. Raises StoreError as `show` does."""
+        return self._one(prefix)[0]
+
     def _all(self) -> list[Plan | PlanError]:
         return [_parsed(body, plan_id) for plan_id, body in self._read(
             "SELECT plan_id, body FROM plans ORDER BY workload, created, plan_id", ())]  # fmt: skip
@@ -235,6 +239,10 @@ class PlanStore:
         connection = self._connect("rwc")
         try:
             self._check_schema(connection)
+            # A page that rotted may be none that a write needs: it would go well, and leave a store nobody can list.
+            state = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if state != "ok":
+                raise sqlite3.DatabaseError(state.splitlines()[-1])
             _use_wal(connection)
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:

@@ -5,11 +5,12 @@ they are judged, stored and shown. The sentence is written from the numbers, nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from autofuse.errors import PlanError
+from autofuse.plans import strict
 from autofuse.results.schema import TIMINGS
 
 if TYPE_CHECKING:
@@ -98,16 +99,16 @@ class LedgerEntry:
         }
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> LedgerEntry:
-        """Raises PlanError on anything that to_dict does not make; `speedup` and `reason` are worked out again."""
-        known = {f.name for f in fields(LedgerEntry)}
-        try:
-            made = {name: value for name, value in data.items() if name in known}
-            made |= {"shape": tuple(int(n) for n in data["shape"]), "consumers": tuple(map(str, data["consumers"]))}
-            made |= {name: Side(**data[name]) for name in ("fused", "apart")}
-            return LedgerEntry(**made)
-        except (KeyError, TypeError, ValueError) as error:
-            raise PlanError(f"ledger entry is malformed ({error}); tune again") from error
+    def from_dict(data: object, where: str = "ledger entry") -> LedgerEntry:
+        """Raises PlanError, naming the field, on anything that to_dict does not make; `speedup` and `reason` are worked
+        out again."""
+        given = cast("dict[str, object]", data if isinstance(data, dict) else {})
+        missing = [name for name in _ENTRY if name not in given and name not in _OPTIONAL]
+        if missing:
+            raise PlanError(f"{where}: field {missing[0]!r} is missing; tune again")
+        return LedgerEntry(
+            **{name: read(given[name], f"{where}.{name}") for name, read in _ENTRY.items() if name in given}
+        )
 
     def _costs(self) -> list[str]:
         found: list[str] = []
@@ -138,6 +139,36 @@ class LedgerEntry:
         return f"{verdict}, yet decided by: {why}"
 
 
+def _us(data: object, where: str) -> float:
+    found = strict.number(data, where)
+    if 0 < found < 1e-6:  # no kernel takes less, and a ratio of such times may overflow
+        raise PlanError(f"{where}: {found} us is not a time")
+    return found
+
+
+def _text(data: object, where: str) -> str:
+    if not isinstance(data, str):
+        raise PlanError(f"{where}: expected text")
+    return data
+
+
+def _side(data: object, where: str) -> Side:
+    given = strict.record(data, where, dict.fromkeys(_SIDE, lambda value, _: value))
+    return Side(**{n: None if given[n] is None else read(given[n], f"{where}.{n}") for n, read in _SIDE.items()})
+
+
+_SIDE: Mapping[str, Callable[[object, str], Any]] = {
+    "time_us": _us, "predicted_us": _us, "n_regs": strict.integer, "n_spills": strict.integer,
+    "occupancy": strict.number,
+}  # fmt: skip
+_ENTRY: Mapping[str, Callable[[object, str], Any]] = {
+    "value": _text, "dtype": _text, "shape": lambda v, at: strict.items(v, at, strict.integer), "producer": _text,
+    "consumers": lambda v, at: strict.items(v, at, _text), "verdict": _text, "saved_bytes": strict.integer,
+    "timing": _text, "fused": _side, "apart": _side, "obstacle": _text, "chosen_by": _text,
+}  # fmt: skip
+_OPTIONAL = ("timing", "obstacle", "chosen_by")
+
+
 WHOLE = {"eager": "eager's own calls", "inductor": "torch.compile's result"}
 """Ways to run a whole graph that need no search, by their name in a plan's evidence."""
 
@@ -145,7 +176,8 @@ WHOLE = {"eager": "eager's own calls", "inductor": "torch.compile's result"}
 def race(evidence: Mapping[str, Any], total_us: float) -> tuple[str, ...]:
     """How a plan did against what needs no search, in a line, and a second one where such a way is the plan. Empty
     where nothing was timed."""
-    failures = cast("Mapping[str, Any]", evidence.get("failures") or {})
+    found = evidence.get("failures")
+    failures = cast("Mapping[str, Any]", found if isinstance(found, dict) else {})
     parts: list[str] = []
     for key, name in (("eager", "eager"), ("inductor", "torch.compile")):
         time = evidence.get(f"{key}_us")
@@ -178,7 +210,7 @@ def to_list(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
 def from_list(data: object) -> tuple[LedgerEntry, ...]:
     if not isinstance(data, list | tuple):
         raise PlanError("the plan's ledger is not a list of entries; tune again")
-    return tuple(LedgerEntry.from_dict(item) for item in cast("Sequence[Any]", data))
+    return tuple(LedgerEntry.from_dict(item, f"ledger[{i}]") for i, item in enumerate(cast("Sequence[object]", data)))
 
 
 def ledger_table(entries: Sequence[LedgerEntry], title: str = "ledger") -> Table:

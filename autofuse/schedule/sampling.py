@@ -50,7 +50,7 @@ class _Columns(Mapping[str, np.ndarray]):
     few."""
 
     def __init__(self, candidates: Candidates, at: np.ndarray) -> None:
-        self._places = candidates._places
+        self._places = candidates.places
         self._at = at
         self._made: dict[str, np.ndarray] = {}
 
@@ -127,7 +127,7 @@ class Candidates:
         return dict(_Columns(self, np.asarray(indices, dtype=np.int64)))
 
     @cached_property
-    def _places(self) -> dict[str, tuple[np.ndarray, int, int]]:
+    def places(self) -> dict[str, tuple[np.ndarray, int, int]]:
         """Column -> its values, and stride and radix of its digit in an index."""
         found = {
             axis: (np.array([whole_block(self.program.sizes[axis])], dtype=np.int64), 1, 1)

@@ -157,6 +157,10 @@ class _Reader:
             self.broken = True
             self.faults.append(Fault(str(file), line, column, f"not TOML: {str(error).split(' (at ')[0]}"))
             return []
+        except RecursionError:
+            self.broken = True
+            self.faults.append(Fault(str(file), 0, 0, "not a search space: nested too deeply"))
+            return []
         base = data.get("extends")
         if base is None:
             return [(file, data)]

@@ -27,7 +27,7 @@ def tune(
     """Tune fn(*args) and store its plan; `torch.compile(fn, backend="autofuse")` then finds it.
 
     args: tensors of the shapes, dtypes, strides and device that fn will be called with; their values are not used.
-    Raises AutofuseError for a wrong target, store or function; a search without a plan has status "no_plan".
+    Raises AutofuseError for a wrong argument, target, store or function; a search without a plan has status "no_plan".
     """
     label = name or getattr(fn, "__qualname__", type(fn).__qualname__)
     request = TuneRequest(

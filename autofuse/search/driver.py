@@ -16,7 +16,7 @@ from autofuse.capture.workload import Workload, load
 from autofuse.capture.workload import resolve as resolve_workload
 from autofuse.cost.device import Target, resolve
 from autofuse.cost.model import CostModel
-from autofuse.errors import CaptureError, NothingToTune, NoValidPlan, WorkloadError
+from autofuse.errors import CaptureError, NothingToTune, NoValidPlan, PlanError, WorkloadError
 from autofuse.ir.fingerprint import graph_key
 from autofuse.ir.graph import Graph
 from autofuse.measure.compile import CompilePool
@@ -88,6 +88,8 @@ class _Run:
         store = PlanStore(request.store or places.store_dir)
         folder = request.results or store.folder / "results"
         store.list()  # what is wrong with the store is said now, not after an hour of search
+        if not request.dry_run:
+            store.put_all(())
         recordings = None
         if target.live is None and not request.dry_run:
             recordings = Recordings(recordings_folder(request.recordings), target.name)
@@ -141,7 +143,7 @@ class _Run:
             result = self.search(number, spec, dims, pool, worker)
         except NothingToTune as error:
             result = replace(self.nothing(spec, dims, events.DONE, str(error)), total_us=0.0, unfused_us=0.0)
-        except (WorkloadError, CaptureError) as error:
+        except (WorkloadError, CaptureError, PlanError) as error:  # the last: a name or number that no plan may hold
             result = self.nothing(spec, dims, events.FAILED, str(error))
         except NoValidPlan as error:
             result = self.nothing(spec, dims, events.NO_PLAN, str(error))
@@ -215,7 +217,8 @@ class _Run:
             chosen = self.choose_unmeasured(spec, shape, tuner, outcome)
         self.training += journal.training.values()
         plan = plan_of(outcome, chosen, name, shape, self.target, current_environment(device=self.target.live))
-        self.store.put(plan)
+        if not self.store.put(plan):
+            self.note(f"a better plan of this graph is stored already: {plan.plan_id} is not kept")
         self.log.append("plan", plan=plan.to_dict())
         return result_of(outcome, chosen, plan, str(self.store.path))
 
@@ -237,6 +240,12 @@ class _Run:
                     trial.time_us, trial.recording = None, ""
                     tuner.context.journal.trial(outcome.searches[group], trial)
             outcome.covers = tuner.covers(list(tuner.searches), GroupSearch.settled_us)
+        calls = {group: outcome.searches[group].library() for group in outcome.unfused.groups}
+        cost = sum(trial.predicted_us for trial in calls.values())
+        chosen = Chosen(outcome.unfused, calls, cost, cost, None, None, None)
+        chosen = check_small(spec, shape, outcome.graph, chosen, outcome, self.target, self.request.seed, self.note)
+        if chosen.verified is None or chosen.verified.ok:
+            return chosen
         raise NoValidPlan(f"{CHECKS} plans gave wrong results in the interpreter, the last: {why}")
 
     def note(self, text: str) -> None:

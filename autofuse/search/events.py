@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autofuse.errors import UsageError
+
 EFFORTS = ("quick", "full")
 STRATEGIES = ("model", "gp", "tpe", "random", "exhaustive")
 """model: the cost model proposes (default). gp, tpe: Optuna's samplers."""
@@ -27,7 +29,9 @@ class TuneRequest:
     """workloads: names or "file.py:function". shapes: dims of each plan wanted (one empty mapping: the defaults).
     budget_seconds: of the whole run, None for the effort's own. store, results: None for the user's own folders.
     recordings: folder of recorded times ("none" for none), None for those that come with autofuse.
-    workers: compile processes, None for one a core. dry_run: enumerate, predict, and stop before compiling."""
+    workers: compile processes, None for one a core. dry_run: enumerate, predict, and stop before compiling.
+
+    Raises UsageError, which begins with the field's name, for a value that no search can use."""
 
     workloads: tuple[str, ...]
     shapes: tuple[Mapping[str, int], ...] = field(default=({},), hash=False)
@@ -44,6 +48,15 @@ class TuneRequest:
     workers: int | None = None
     recordings: Path | None = None
 
+    def __post_init__(self) -> None:
+        for name, allowed in (("effort", EFFORTS), ("strategy", STRATEGIES)):
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name} {getattr(self, name)}: expected one of {', '.join(allowed)}")
+        check_seed(self.seed)
+        _check_amount("budget_seconds", self.budget_seconds, int | float)
+        _check_amount("budget_trials", self.budget_trials, int)
+        _check_amount("workers", self.workers, int)
+
     def identity(self) -> dict[str, Any]:
         """What a run log must have in common with a request to be resumed by it: folders and budgets are free."""
         free = ("store", "results", "resume", "dry_run", "workers", "budget_seconds", "budget_trials", "recordings")
@@ -51,6 +64,21 @@ class TuneRequest:
             "workloads": list(self.workloads),
             "shapes": [dict(shape) for shape in self.shapes],
         }
+
+
+def check_seed(seed: object) -> None:
+    """Raises UsageError for what NumPy and scikit-learn take no seed from (they need 32 bits)."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 32:
+        raise UsageError(f"seed {seed!r}: must be a whole number from 0 to {(1 << 32) - 1}")
+
+
+def _check_amount(name: str, value: Any, kind: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise UsageError(f"{name} {value!r}: must be a {'whole ' if kind is int else ''}number")
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name} {value}: must be more than 0")
 
 
 def combinations(dims: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], ...]:

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from autofuse.cli import doctor
 from autofuse.cli.main import app
+from autofuse.cost.model import CostModel
+from autofuse.errors import ModelError
 from autofuse.ir.graph import Arg, AtenCall, Graph, Map, Op, TensorType
 from autofuse.plans.environment import current_environment
 from autofuse.plans.plan import PlannedGroup, make_plan
@@ -21,22 +23,29 @@ ENTRY = LedgerEntry("v", "float32", (4, 4), "a", ("b",), "materialised", 128, "p
                     Side(predicted_us=3.0), Side(predicted_us=2.0))  # fmt: skip
 
 
-def plan(workload: str = "mlp", total_us: float = 2.0, **environment: str) -> Any:
+def plan(
+    workload: str = "mlp",
+    total_us: float = 2.0,
+    key: str = "ab" * 32,
+    ledger: Any = None,
+    facts: Any = None,
+    **environment: str,
+) -> Any:
     kind = TensorType((4, 4), "float32", (4, 1))
     op = Op("a", AtenCall("aten.relu.default", ()), Map(("x",), Arg(0), "float32"), ("v",))
     graph = Graph(("x",), (op,), ("v",), {"x": kind, "v": kind})
     return make_plan(
         graph=graph,
-        graph_key="ab" * 32,
+        graph_key=key,
         workload=workload,
         shape={"rows": 4},
         target="h200",
         environment=current_environment() | environment,
-        groups=[PlannedGroup(("a",), ("v",), "aten")],
+        groups=[PlannedGroup(("a",), ("v",), "aten", evidence=facts or {})],
         timing="predicted",
         total_us=total_us,
         unfused_us=4.0,
-        evidence={"ledger": to_list([ENTRY])},
+        evidence={"ledger": to_list([ENTRY]) if ledger is None else ledger},
     )
 
 
@@ -126,3 +135,67 @@ def test_doctor_knows_which_numpy_the_interpreter_needs(
 ) -> None:
     monkeypatch.setattr(doctor.metadata, "version", {"numpy": numpy, "triton": triton}.__getitem__)
     assert doctor.interpreter().state == state
+
+
+def test_model_seeds_and_folders_are_checked_first(tmp_path: Path) -> None:
+    held = tmp_path / "file.parquet"
+    held.write_text("x")
+    for seed in ("-1", str(1 << 32)):
+        for command in (("train", held, "--out", tmp_path / "m"), ("evaluate", held)):
+            result = invoke("model", *command, "--seed", seed)
+            assert (result.exit_code, result.stderr.startswith(f"error: --seed {seed}")) == (2, True), result.stderr
+    result = invoke("model", "train", held, "--out", held)
+    assert (result.exit_code, "name a folder" in result.stderr) == (2, True), result.stderr
+    with pytest.raises(ModelError, match="cannot be written"):
+        CostModel().save(held / "inside")
+
+
+def test_verify_runs_a_file_only_when_told_to(tmp_path: Path) -> None:
+    file, ran = tmp_path / "w.py", tmp_path / "ran"
+    file.write_text(f"open({str(ran)!r}, 'w').close()\n")
+    PlanStore(tmp_path).put(plan(f"{file}:f"))
+    result = invoke("plans", "verify", "--store", tmp_path)
+    assert (result.exit_code, "the file was not run (--run-workloads)" in result.stdout) == (0, True), result.output
+    assert json.loads(invoke("plans", "verify", "--store", tmp_path, "--json").stdout)[0]["run"] is False
+    assert not ran.exists()
+    result = invoke("plans", "verify", "--store", tmp_path, "--run-workloads")
+    assert (result.exit_code, "has no function 'f'" in result.stdout) == (2, True), result.output
+    assert ran.exists()
+
+
+def test_a_wrong_id_leaves_the_other_plans(tmp_path: Path) -> None:
+    made = plan()
+    PlanStore(tmp_path).put(made)
+    result = invoke("plans", "remove", made.plan_id, "nosuch", "--store", tmp_path)
+    assert (result.exit_code, "nosuch" in result.stderr) == (2, True)
+    assert PlanStore(tmp_path).list() == [made]
+    assert invoke("plans", "remove", made.plan_id, made.plan_id[:6], "--store", tmp_path).exit_code == 0, (
+        "twice the same"
+    )
+
+
+@pytest.mark.parametrize(("ledger", "said"), [([{"x": 1}], "ledger[0]: field 'value'"),
+                                              ([ENTRY.to_dict() | {"saved_bytes": "2"}], "ledger[0].saved_bytes"),
+                                              ([ENTRY.to_dict() | {"apart": {}}], "ledger[0].apart")])  # fmt: skip
+def test_explain_names_what_is_odd_in_an_imported_ledger(tmp_path: Path, ledger: Any, said: str) -> None:
+    PlanStore(tmp_path).put(plan(ledger=ledger))
+    for more in ((), ("--json",)):
+        result = invoke("explain", "mlp", *more, "--store", tmp_path)
+        assert result.exit_code == 2
+        assert said in result.stderr
+
+
+def test_the_facts_of_a_group_do_not_hide_what_it_is(tmp_path: Path) -> None:
+    facts = {"implementation": "magic", "recorded_us": 2.0, "recording": "r"}
+    PlanStore(tmp_path).put(plan(facts=facts))
+    (group,) = json.loads(invoke("explain", "mlp", "--json", "--store", tmp_path).stdout)["groups"]
+    assert (group["implementation"], group["recording"]) == ("aten", "r")
+    assert "2.0 us recorded (r)" in invoke("explain", "mlp", "--store", tmp_path).stdout
+
+
+def test_explain_names_the_like_of_many_workloads(tmp_path: Path) -> None:
+    PlanStore(tmp_path).put_all(plan(f"work_{i}", key=f"{i:064x}") for i in range(9))
+    for asked, said in (("wrk_3", "work_3"), ("zzz", "9 workloads")):
+        told = invoke("explain", asked, "--store", tmp_path).stderr
+        assert said in told
+        assert "(all: autofuse plans list)" in told

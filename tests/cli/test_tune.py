@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import autofuse
 from autofuse.cli import options
 from autofuse.cli.main import app
 from autofuse.cli.progress import ProgressView, line, summary
@@ -198,7 +199,16 @@ def test_shapes_are_combined_and_doubles_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--effort", "slow"), ("--strategy", "luck"), ("--budget-seconds", "0"), ("--workers", "-1")]
+    "arguments",
+    [
+        ("--effort", "slow"),
+        ("--strategy", "luck"),
+        ("--budget-seconds", "0"),
+        ("--workers", "-1"),
+        ("--seed", "-1"),
+        ("--seed", "99999999999999999999999"),
+        ("--budget-seconds", "nan"),
+    ],
 )
 def test_wrong_values_name_the_option(arguments: tuple[str, str]) -> None:
     result = invoke("mlp", *arguments)
@@ -206,6 +216,22 @@ def test_wrong_values_name_the_option(arguments: tuple[str, str]) -> None:
     assert result.stderr.startswith(
         f"error: {arguments[0]} {float(arguments[1]) if 'bud' in arguments[0] else arguments[1]}"
     )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("seed", -1), ("seed", 1 << 32), ("seed", True), ("seed", "1"), ("budget_seconds", float("nan")),
+        ("budget_seconds", -1), ("budget_seconds", "5"), ("budget_trials", 1.5), ("workers", 0), ("effort", "slow"),
+        ("strategy", "luck"),
+    ],
+)  # fmt: skip
+def test_a_request_refuses_what_no_search_can_use(field: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{field} "):
+        TuneRequest(("mlp",), **{field: value})
+    if field in ("seed", "budget_seconds"):
+        with pytest.raises(UsageError, match=f"^{field} "):
+            autofuse.tune(abs, (), **{field: value})
 
 
 def test_the_progress_line() -> None:

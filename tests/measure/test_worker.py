@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,15 @@ def test_interpret_writes_in_place():
     assert torch.equal(out, x + y)
     with pytest.raises(RuntimeError, match="stroe"):
         interpret(add_kernel(N, source=ADD.replace("tl.store(", "tl.stroe(")), {"x": x, "y": y, "out": out})
+
+
+def test_threads_share_the_interpreter():
+    """One worker, asked by one thread at a time: answers must not reach the wrong one."""
+    tensors = [{"x": torch.full((N,), float(i)), "y": torch.randn(N), "out": torch.zeros(N)} for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda given: interpret(add_kernel(N), given), tensors))
+    for given in tensors:
+        assert torch.equal(given["out"], given["x"] + given["y"])
 
 
 def test_a_worker_that_cannot_start_blames_no_candidate():

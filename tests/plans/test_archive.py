@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -124,3 +126,22 @@ def test_truncated_and_missing_files(tmp_path: Path) -> None:
         read_archive(tmp_path / "none.zip")
     with pytest.raises(PlanError, match="cannot be written"):
         export_plans([plan()], tmp_path / "no" / "folder.zip")
+
+
+def test_what_is_there_and_no_regular_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("d", "pipe"):
+        with pytest.raises(PlanError, match="is no regular file"):
+            export_plans([plan()], tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    with pytest.raises(PlanError, match="is no regular file"):
+        export_plans([plan()], Path(os.devnull))
+    (tmp_path / "link").symlink_to(tmp_path / "target.zip")
+    for _ in range(2):  # to nothing, then to a file
+        export_plans([plan()], tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert read_archive(tmp_path / "target.zip") == (plan(),)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(PlanError, match="cannot be written"):
+        export_plans([plan()], tmp_path / "circle")

@@ -197,3 +197,22 @@ def test_bind_refuses_another_graph() -> None:
 def test_rank_prefers_measured_then_the_lower_ratio() -> None:
     measured, recorded = plan(timing="measured", total_us=9.0), plan(timing="recorded", total_us=1.0)
     assert measured.rank < recorded.rank < plan(total_us=1.0).rank < plan(total_us=2.0).rank
+
+
+@pytest.mark.parametrize(
+    ("facts", "field"),
+    [
+        ({"recorded_us": "y", "recording": "x"}, "recorded_us"),
+        ({"recording": "x"}, "recorded_us"),
+        ({"ledger": [5]}, r"ledger\[0\]"),
+        ({"ledger": "no list"}, "ledger"),
+        ({"eager_us": "fast"}, "eager_us"),
+        ({"unfused_timing": 7}, "unfused_timing"),
+        ({"failures": [1]}, "failures"),
+    ],
+)
+def test_evidence_that_others_read_is_of_its_kind(facts: dict[str, Any], field: str) -> None:
+    with pytest.raises(PlanError, match=field):
+        plan(evidence=facts)
+    with pytest.raises(PlanError, match=field):
+        plan(groups=[PlannedGroup(("a", "b"), ("b",), "aten", evidence=facts)])

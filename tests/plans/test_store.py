@@ -349,3 +349,25 @@ def test_full_disk_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no space left"):
         store.put_all(plan(target=f"t{i}", evidence={"pad": "x" * 9000}) for i in range(20))
     assert PlanStore(tmp_path).list() == [plan()]  # all or nothing
+
+
+def test_a_rotten_page_is_seen_before_anything_is_written(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path)
+    store.put_all(plan(target=f"t{i:03}") for i in range(50))
+    store.close()
+    path = tmp_path / "plans.sqlite"
+    whole = path.read_bytes()
+    seen = 0
+    for page in range(1, len(whole) // 4096):
+        path.write_bytes(whole[: page * 4096] + b"\xff" * 64 + whole[page * 4096 + 64 :])
+        rotten = path.read_bytes()
+        try:
+            PlanStore(tmp_path).list()
+        except StoreError:
+            seen += 1
+            with pytest.raises(StoreError, match="is corrupt"):
+                PlanStore(tmp_path).put(plan(target="t999"))
+            assert path.read_bytes() == rotten
+        for more in ("-wal", "-shm"):
+            (tmp_path / f"plans.sqlite{more}").unlink(missing_ok=True)
+    assert seen

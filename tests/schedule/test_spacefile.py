@@ -160,3 +160,10 @@ def test_load_lists_all_faults(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SpaceError, match="not UTF-8"):
         load(path)
+
+
+def test_a_deeply_nested_file_is_a_fault(tmp_path: Path) -> None:
+    file = tmp_path / "deep.toml"
+    file.write_text(f"x = {'[' * 3000}{']' * 3000}\n")
+    (fault,) = check([file])
+    assert "nested too deeply" in str(fault)

@@ -21,6 +21,8 @@ import torch
 import autofuse
 from autofuse.capture.workload import load
 from autofuse.cli.progress import summary
+from autofuse.errors import StoreError
+from autofuse.measure.records import Verified
 from autofuse.plans.store import PlanStore
 from autofuse.results.log import read
 from autofuse.runtime import backend, counters
@@ -180,6 +182,34 @@ def test_a_spent_budget_leaves_the_library_calls(tmp_path: Path) -> None:
     assert {group.implementation for group in result.groups} == {"aten"}
     assert result.total_us is not None
     assert events.exit_code([result]) == 4
+
+
+def test_the_library_calls_are_left_where_generated_plans_are_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*args: Any) -> Any:
+        chosen = args[3]
+        generated = any(not trial.is_library for trial in chosen.trials.values())
+        return replace(chosen, verified=Verified("plan", "wrong" if generated else "ok", detail="by order"))
+
+    monkeypatch.setattr(driver, "check_small", check)
+    (tmp_path / "w.py").write_text(WORKLOADS)
+    (result,) = tune(TuneRequest((f"{tmp_path}/w.py:strided",), target="h200", budget_trials=6, store=tmp_path))
+    assert {group.implementation for group in result.groups} == {"aten"}
+    assert result.plan_id is not None
+
+
+def test_a_store_that_cannot_be_written_is_refused_before_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: Any) -> int:
+        raise StoreError("read-only")
+
+    monkeypatch.setattr(PlanStore, "put_all", refuse)
+    (tmp_path / "w.py").write_text(WORKLOADS)
+    with pytest.raises(StoreError, match="read-only"):
+        tune(TuneRequest((f"{tmp_path}/w.py:many",), target="h200", store=tmp_path))
+    assert not list(tmp_path.glob("results/*.jsonl"))
 
 
 def test_a_function_without_operations_has_nothing_to_tune(tmp_path: Path) -> None:
