@@ -44,6 +44,35 @@ def from_fx(gm: torch.fx.GraphModule) -> Graph:
     return _Converter(gm).graph()
 
 
+def host_constants(gm: torch.fx.GraphModule) -> set[Any]:
+    """Nodes of numbers that the source writes (`x + torch.tensor(1.5)`, `y[0] = 1`): torch keeps them in host memory, a
+    plan fills them in where the inputs are. None in a graph whose inputs or outputs are on several devices."""
+    nodes = list(gm.graph.nodes)
+    edges = [n for n in nodes if n.op == "placeholder"]
+    edges += [n for n in nodes[-1].all_input_nodes if nodes[-1].op == "output"]
+    if len({n.meta["val"].device for n in edges if _is_tensor(n.meta.get("val"))}) != 1:
+        return set()
+    found: set[Any] = set()
+    for node in nodes:
+        value = node.meta.get("val")
+        if not _is_tensor(value) or value.device.type != "cpu" or value.numel() != 1:
+            continue
+        copied = str(node.target).startswith("aten.lift_fresh") and node.args[0] in found
+        if node.op == "get_attr" or copied:
+            found.add(node)
+    return found
+
+
+def _number(value: Any, name: str) -> Any:
+    """The only element of a constant; under fake tensors' mode, where a capture may run, item() has no value."""
+    from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+    if isinstance(value, FakeTensor):
+        raise CaptureError(f"{name} is a tensor constant without a value; pass it as an argument or a buffer instead")
+    with unset_fake_temporarily():
+        return value.item()
+
+
 class Site:
     """One FX call under conversion: its arguments by schema name, and the means to emit ops."""
 
@@ -109,6 +138,7 @@ class _Converter:
         self.names = {node.name for node in gm.graph.nodes}
         self.renamed: dict[Any, str] = {}
         self.parts: dict[Any, dict[int, str]] = {}
+        self.constants = host_constants(gm)
         self.calls: dict[Call, list[str]] = {}
         """What eager would have called -> names of the ops made of it."""
 
@@ -180,6 +210,12 @@ class _Converter:
             raise CaptureError(f"input {node.name} is no tensor but {node.meta.get('val')!r}; sizes must be static")
         self.types[node.name] = tensor_type(node.meta["val"])
 
+    @property
+    def device(self) -> str:
+        """Where the first input is."""
+        inputs = [n.meta["val"] for n in self.gm.graph.nodes if n.op == "placeholder"]
+        return inputs[0].device.type if inputs else "cpu"
+
     def constant(self, node: Any) -> None:
         """A tensor written in the source; one of a single element becomes a fill, others have no place in a plan."""
         value: Any = self.gm
@@ -187,9 +223,10 @@ class _Converter:
             value = getattr(value, part)
         if not _is_tensor(value) or value.numel() != 1 or value.is_complex():
             raise CaptureError(f"{node.target} is a tensor constant; pass it as an argument or a buffer instead")
-        number = value.item()
+        number = _number(value, node.target)
         kind = tensor_type(value)
-        keywords = (("dtype", Symbol("dtype", kind.dtype)), ("device", Symbol("device", value.device.type)))
+        device = self.device if node in self.constants else value.device.type
+        keywords = (("dtype", Symbol("dtype", kind.dtype)), ("device", Symbol("device", device)))
         form = Map((), Lit(number), kind.dtype)
         self.add(
             Op(node.name, AtenCall("aten.full.default", (kind.shape, number), keywords), form, (node.name,)),
@@ -221,7 +258,9 @@ class _Converter:
         tensors: list[Any] = [n.meta.get("val") for n in values if _is_tensor(n.meta.get("val"))]
         if any(t.is_complex() or t.is_quantized or t.is_sparse for t in tensors):
             return None
-        if len({t.device.type for t in tensors}) > 1:
+        devices = {n.meta["val"].device.type for n in values if _is_tensor(n.meta.get("val"))
+                   and n not in self.constants}  # fmt: skip
+        if len(devices) > 1:
             return None  # a number in host memory: no kernel can read it
         rule = RULES.get(site.packet)
         if rule is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autofuse.capture import attention
 from autofuse.capture.convert import from_fx
 from autofuse.capture.decompose import decompositions
-from autofuse.capture.indexing import indexing_without_cuda
+from autofuse.capture.device_guard import guard_without_cuda
 from autofuse.errors import AutofuseError, CaptureError, NothingToTune
 from autofuse.ir.graph import Graph
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Compiled = Callable[..., Any]
 Compiler = Callable[["torch.fx.GraphModule", Sequence[Any]], Compiled]
+
+NO_GUARD = "PyTorch is not linked with support for"
+"""What torch says where it must set the device of a fake tensor and cannot (see indexing.py)."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,10 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
             mode = _fake_mode((fn, *args))
             if mode is not None:
                 stack.enter_context(mode)
-                stack.enter_context(indexing_without_cuda())
+                stack.enter_context(guard_without_cuda())
             compiled(*args)
+    except SystemExit as error:
+        raise CaptureError(f"the function ends the process: SystemExit({error.code!r})") from error
     except Exception as error:  # whatever the user's function or Dynamo raises: reported as one kind, with its cause
         raise CaptureError(_reason(error)) from error
     finally:
@@ -101,15 +106,28 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """Our own message where one lies beneath Dynamo's wrapping, else the first line of the outer one."""
+    """Our own message where one lies beneath Dynamo's wrapping, else the first line of the outer one that says why."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
     below: BaseException | None = error
     while below is not None:
         if isinstance(below, AutofuseError):
             return str(below)
         below = below.__cause__ or getattr(below, "inner_exception", None)
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    if NO_GUARD in str(error):
+        return "a torch without CUDA cannot capture this function: it needs a GPU build of torch or a GPU host"
+    if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):
+        return f"{error.func} depends on its input's numbers, which tuning without a GPU has not: it needs a GPU host"
+    inner = getattr(error, "inner_exception", None)
+    lines = _lines(error)
+    if inner is not None and lines[0].endswith("raised:"):  # "backend='backend' raised:" and no more
+        error, lines = inner, _lines(inner)
     detail = next((f" ({line})" for line in lines[1:] if line.startswith("Explanation:")), "")
     return f"torch.compile failed: {type(error).__name__}: {lines[0]}{detail}"
+
+
+def _lines(error: BaseException) -> list[str]:
+    return [line.strip() for line in str(error).strip().splitlines()] or [""]
 
 
 def _fake_mode(values: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autofuse.capture.indexing import indexing_without_cuda
+from autofuse.capture.device_guard import guard_without_cuda
 from autofuse.errors import WorkloadError
 
 
@@ -56,15 +56,48 @@ def load(
     try:
         with _fake_tensors() if fake else nullcontext(), torch.no_grad():
             result = build(device, **sizes.shape)
-    except Exception as error:  # the user's own code may raise anything; the cause is chained
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything; the cause is chained
         raise WorkloadError(f"workload {spec} raised {type(error).__name__}: {error}") from error
     if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]) or not isinstance(result[1], tuple):
         raise WorkloadError(f"workload {spec} must return (callable, tuple of arguments), not {_describe(result)}")
-    if fake and isinstance(result[0], torch.nn.Module):
-        result[0].requires_grad_(
-            False
-        )  # a build without CUDA aborts the process on a fake CUDA parameter with gradients
-    return result
+    function, args = result
+    _check_devices(spec, function, args, device)
+    return function, _without_gradients(args)
+
+
+def _check_devices(spec: str, function: Any, args: tuple[Any, ...], device: str) -> None:
+    """Plans know one device: run time refuses a graph whose tensors are elsewhere."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    tensors: list[Any] = []
+    for value in tree_leaves((function, args, _closed_over(function))):
+        tensors += [*value.parameters(), *value.buffers()] if isinstance(value, torch.nn.Module) else [value]
+    found = {tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)}
+    wanted = torch.device(device).type
+    if found - {wanted}:
+        raise WorkloadError(
+            f"workload {spec}: its tensors are on {' and '.join(sorted(found))}; a plan needs all of them on {wanted}: "
+            "make them with device=device"
+        )
+
+
+def _closed_over(function: Any) -> list[Any]:
+    """What the function sees of the one that made it, and of its file."""
+    try:
+        seen = inspect.getclosurevars(function)
+        return [*seen.nonlocals.values(), *seen.globals.values()]
+    except (TypeError, ValueError):  # no Python function; a variable that has no value yet
+        return []
+
+
+def _without_gradients(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Plans are for inference."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    with torch.no_grad():
+        return tree_map_only(torch.Tensor, lambda t: t.detach() if t.requires_grad else t, args)
 
 
 def resolve(spec: str, dims: Mapping[str, Any] | None = None) -> Workload:
@@ -136,7 +169,7 @@ def _module(file: Path) -> ModuleType:
     sys.modules[name] = module  # Dynamo looks functions' modules up by name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the user's file may raise anything; the cause is chained
+    except (Exception, SystemExit) as error:  # the user's file may raise anything; the cause is chained
         raise WorkloadError(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
 
@@ -177,8 +210,45 @@ def _fake_tensors() -> Iterator[None]:
                 return args[0] if args else (kwargs or {})["tensor"]
             return args[0] if func in fills else func(*args, **(kwargs or {}))
 
-    with FakeTensorMode(), _NoRandomFill(), indexing_without_cuda():
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors and modules that the file made when it was imported
+    with mode, _NoRandomFill(), guard_without_cuda(), _moved_parameters():
         yield
+    mode.allow_non_fake_inputs = False
+
+
+@contextmanager
+def _moved_parameters() -> Iterator[None]:
+    """Module.to, .half and the like put new parameters in: torch would swap contents, which fails for fake ones."""
+    import torch
+
+    before = torch.nn.Module._apply
+    moved: dict[tuple[Any, int], tuple[Any, Any]] = {}
+    """What a call made of a tensor, so that shared ones stay shared; the tensor is held to keep its id its own."""
+
+    def apply(self: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        for tensors in (self._parameters, self._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = move(fn, tensor)
+        return self
+
+    def move(fn: Callable[[Any], Any], tensor: Any) -> Any:
+        if (fn, id(tensor)) not in moved:
+            with torch.no_grad():
+                made = fn(tensor)
+            if isinstance(tensor, torch.nn.Parameter) and made is not tensor:
+                made = torch.nn.Parameter(made, tensor.requires_grad)
+            moved[fn, id(tensor)] = tensor, made
+            moved[fn, id(made)] = made, made  # a shared module is visited once for each place
+        return moved[fn, id(tensor)][1]
+
+    torch.nn.Module._apply = apply
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = before
 
 
 def _describe(value: Any) -> str:

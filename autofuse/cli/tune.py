@@ -23,7 +23,10 @@ def tune(
     target: options.TargetName = "auto",
     effort: Annotated[str, typer.Option(metavar="|".join(EFFORTS), help="How long to look.")] = "quick",
     budget_seconds: Annotated[
-        float | None, typer.Option(metavar="S", help="Stop after so long; keep the best.")
+        float | None,
+        typer.Option(
+            metavar="S", help="Search no longer than this; the last race with eager and torch.compile is extra."
+        ),
     ] = None,
     budget_trials: Annotated[
         int | None, typer.Option(metavar="N", help="Time at most so many schedules in the whole run (no GPU: compile).")

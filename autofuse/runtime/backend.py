@@ -206,8 +206,11 @@ def _check_devices(gm: torch.fx.GraphModule, device: str) -> None:
     """Plans know one device: a graph that moves tensors elsewhere is not theirs."""
     import torch
 
+    from autofuse.capture.convert import host_constants
+
+    numbers = host_constants(gm)  # filled in where the inputs are
     for node in gm.graph.nodes:
-        value = node.meta.get("val")
+        value = node.meta.get("val") if node not in numbers else None
         for tensor in value if isinstance(value, list | tuple) else (value,):
             if isinstance(tensor, torch.Tensor) and tensor.device.type != device:
                 raise Missed("device", f"the graph spans several devices ({node.name} is on {tensor.device})")

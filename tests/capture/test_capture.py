@@ -19,6 +19,7 @@ from autofuse.capture.trace import aot_backend, capture
 from autofuse.codegen.kernel import Kernel
 from autofuse.codegen.triton import emit
 from autofuse.cost.device import TARGETS
+from autofuse.errors import CaptureError
 from autofuse.fusion.build import build
 from autofuse.fusion.subgraph import extract
 from autofuse.ir.fingerprint import graph_key
@@ -601,7 +602,31 @@ def close(found: torch.Tensor, exact: torch.Tensor, what: str) -> None:
     )
 
 
-INDEXED: dict[str, Callable[..., Any]] = {
+def assigned(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y[0] = 1.0
+    y[y > 0] = 0.0
+    return y
+
+
+def changed(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return x + 1
+
+
+def constant(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    return x + torch.tensor(1.5)
+
+
+def batch_norm(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x = x.float()  # half's statistics are half in host memory and single on a GPU
+    return F.batch_norm(x, torch.zeros_like(x[0]), torch.ones_like(x[0]), training=True).relu()
+
+
+KNOWN_OPAQUE = {
+    f"aten.{name}" for name in ("index.Tensor", "index_put.default", "_native_batch_norm_legit_functional.default")
+}
+WITHOUT_CUDA: dict[str, Callable[..., Any]] = {
     "slices": lambda x, i: (x[..., 3:9] * 2, x[:, ::2] + 1, x[2:] * 2, x[-4:, :-1] * 2),
     "slices that keep all": lambda x, i: (x[:] * 2, x[...] * 2, x[:, 0:64] * 2, x[0:100] * 2),
     "numbers and new dimensions": lambda x, i: (
@@ -612,20 +637,51 @@ INDEXED: dict[str, Callable[..., Any]] = {
     ),
     "tensors": lambda x, i: (x[i] * 2, x[:, i] * 2, x[i, i] * 2, x[None, :, i] * 2),
     "rotate half": lambda x, i: torch.cat([-x[..., 32:], x[..., :32]], -1),
+    "not": lambda x, i: x.masked_fill(~(x > 0), 0.0),
+    "contiguous": lambda x, i: (x * 2).t().contiguous() + 1,
+    "assigned": assigned,
+    "an input changed": changed,
+    "running statistics": batch_norm,
+    "a constant": constant,
 }
 
 
-@pytest.mark.parametrize("name", INDEXED)
-def test_a_fake_cuda_tensor_is_indexed_as_any_other(name: str) -> None:
+@pytest.mark.parametrize("name", WITHOUT_CUDA)
+def test_a_fake_cuda_tensor_is_used_as_any_other(name: str) -> None:
     """Tuning without CUDA must find the graph that a GPU's run time finds."""
     keys = []
     for device in ("cpu", "cuda"):
         with FakeTensorMode():
             args = torch.empty(8, 64, device=device, dtype=half), torch.empty(3, device=device, dtype=torch.int64)
-        (found,) = capture(INDEXED[name], args, fullgraph=True)
+        (found,) = capture(WITHOUT_CUDA[name], args, fullgraph=True)
         keys.append(graph_key(found.graph))
+        assert not {op.call.target for op in found.graph.ops if op.form is None} - KNOWN_OPAQUE
     assert keys[0] == keys[1]
-    assert torch.Tensor.__getitem__ is torch._C.TensorBase.__getitem__
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="torch has a device guard for CUDA")
+def test_what_a_torch_without_cuda_cannot_capture_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeTensorMode():
+        args = (torch.empty(4, 4, device="cuda"),)
+    with pytest.raises(CaptureError, match="needs a GPU host"):
+        capture(lambda x: x.nonzero(), args)
+    monkeypatch.setattr("autofuse.capture.device_guard._registry", lambda: None)
+    with pytest.raises(CaptureError, match="needs a GPU build of torch or a GPU host"):
+        capture(lambda x: x[0] * 2, args)
+
+
+def test_the_reason_of_a_failed_capture_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(gm: torch.fx.GraphModule) -> Graph:
+        raise ValueError("this is why")
+
+    def ends(x: torch.Tensor) -> torch.Tensor:
+        raise SystemExit(5)
+
+    with pytest.raises(CaptureError, match=r"SystemExit\(5\)"):
+        capture(ends, (torch.ones(3),))
+    monkeypatch.setattr("autofuse.capture.trace.from_fx", fails)
+    with pytest.raises(CaptureError, match="ValueError: this is why"):
+        capture(lambda x: x + 1, (torch.ones(3),))
 
 
 def test_real_and_fake_arguments_give_one_graph() -> None:
