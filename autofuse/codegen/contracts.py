@@ -6,9 +6,7 @@ from autofuse.codegen.emission import Emission, Tile
 from autofuse.codegen.expressions import triton_type
 from autofuse.errors import InvalidSchedule
 from autofuse.ir.program import ContractNode, MapNode
-
-DOT_MIN = 16
-"""Smallest K of tl.dot; M and N below it are computed as a product and a sum, which is what a thin product is."""
+from autofuse.schedule.facts import DOT_MIN
 
 
 class Contracts(Emission):

@@ -7,7 +7,7 @@ NaN in the other factor of a product would make 0 * inf there, in eager; left ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from autofuse.fusion.algebra import skip_identity, strip, with_literals
 from autofuse.fusion.rewrites import linear_in, shifted_exponentials
@@ -21,13 +21,14 @@ NEGATED = {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
 def dead_where(program: Program, sums: Iterable[int]) -> tuple[Index, ...]:
     """Affine expressions of axes: where one of them is positive, an element adds nothing to any of the reductions."""
     found: set[int] | None = None
+    exps = shifted_exponentials(program)
     for node in sums:
-        masks = set(_masks(program, _score(program, node)))
+        masks = set(_masks(program, _score(program, node, exps)))
         found = masks if found is None else found & masks
     return tuple(dict.fromkeys(index for mask in sorted(found or ()) for index in _covered(program, mask)))
 
 
-def _score(program: Program, node: int) -> int | None:
+def _score(program: Program, node: int, exps: Mapping[int, int]) -> int | None:
     """The x of max(x), or of a sum or product that is linear in exp(x - max(x))."""
     found = program.nodes[node]
     if isinstance(found, ReduceNode) and found.fn == "max":
@@ -38,7 +39,6 @@ def _score(program: Program, node: int) -> int | None:
         factors = (found.left, found.right)
     else:
         return None
-    exps = shifted_exponentials(program)
     for factor in factors:
         leader = linear_in(program, factor, exps)
         top = program.nodes[leader] if leader is not None else None

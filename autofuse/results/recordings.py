@@ -27,8 +27,8 @@ ORIGIN = ("run_id", "when", "autofuse")
 """Columns that say which run a row is of; the first recordings lack them."""
 
 Name = tuple[tuple[str, ...], Schedule]
-"""What a candidate of a program is called here: its rewrites and its schedule. Not its config_digest, which is another
-one as soon as schedules have one knob more."""
+"""What a candidate of a program is called here: its rewrites and its schedule. Not the config_digest of its row, which
+the first recordings made of knobs at their defaults too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 
 from autofuse.capture import aten
 from autofuse.capture.trace import aot_backend, capture
-from autofuse.fusion.build import NotFusible, build
 from autofuse.fusion.enumerate import enumerate_groups
 from autofuse.fusion.group import Group
 from autofuse.fusion.library import eager_call, fused_calls, implementations, library_call, whole_group, with_ops
 from autofuse.ir.graph import Graph
+from tests.fusion.test_enumerate import builder_of
 
 single, half = torch.float32, torch.float16
 Case = tuple[Callable[..., Any], Callable[[torch.dtype], tuple[Any, ...]], str]
@@ -166,15 +166,7 @@ def test_a_reference_ends_with_the_graphs_own_values() -> None:
 def test_the_search_has_a_group_that_is_the_call_alone(name: str) -> None:
     fn, make, _ = CASES[name]
     graph = graph_of(fn, *make(single))
-
-    def legal(group: Group) -> str | None:
-        try:
-            build(graph, frozenset(group.ops), group.outputs)
-        except NotFusible as reason:
-            return str(reason)
-        return None
-
-    groups = enumerate_groups(graph, legal).groups
+    groups = enumerate_groups(graph, builder_of(graph)).groups
     for composite in graph.composites:
         parts = {part for part in composite.ops if not graph.by_name[part].is_view}
         (call,) = {
