@@ -114,7 +114,8 @@ class _Run:
             store.close()
 
     def all(self) -> list[TuneResult]:
-        workers = self.request.workers or max(1, (os.cpu_count() or 2) - (1 if self.target.live is not None else 0))
+        cores = len(os.sched_getaffinity(0))  # those this process may use, not those of the host
+        workers = self.request.workers or max(1, cores - (1 if self.target.live is not None else 0))
         results: list[TuneResult] = []
         with ExitStack() as stack:
             pool = stack.enter_context(CompilePool(self.target.arch, workers))
