@@ -21,7 +21,7 @@ from autofuse.capture.workload import load, resolve
 from autofuse.cost.library import ATTENTION, matmul_shape
 from autofuse.ir.graph import ITEMSIZE, Contract, Graph, Op, Take
 from autofuse.measure.timing import CudaStopwatch, rounds
-from autofuse.results.experiment import Experiment
+from autofuse.results.experiment import Experiment, git_sha
 from autofuse.runtime.backend import compile as autofuse_compile
 from autofuse.search.driver import tune
 from autofuse.search.events import TuneRequest, TuneResult
@@ -67,6 +67,7 @@ def arguments(description: str | None, out: Path, seconds: float) -> argparse.Ar
     parser.add_argument("--rows", default="", help="names of rows or workloads, with commas between; all without it")
     parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--seconds", type=float, default=seconds, help="of tuning, for each row")
+    parser.add_argument("--git-sha", default=git_sha(), help="of this code, on a host without its repository")
     return parser
 
 

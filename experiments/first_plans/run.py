@@ -52,7 +52,7 @@ ROWS = (
 def main() -> None:
     options = common.arguments(__doc__, Path(__file__).parent, 60.0).parse_args()
     rows = common.chosen(ROWS, options.rows)
-    experiment = Experiment(torch.cuda.get_device_name())
+    experiment = Experiment(torch.cuda.get_device_name(), git_sha=options.git_sha)
     common.run(rows, lambda row, found: one(row, options, found), experiment, options.out)
 
 

@@ -438,7 +438,7 @@ def main() -> None:
         print(table())
         return
     rows = common.chosen(ROWS, options.rows, lambda row: (row.kind,))
-    experiment = Experiment(torch.cuda.get_device_name())
+    experiment = Experiment(torch.cuda.get_device_name(), git_sha=options.git_sha)
     earlier = options.out / "results.parquet"
     if earlier.is_file():
         again = {row.name for row in rows}
