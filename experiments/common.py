@@ -72,13 +72,16 @@ def arguments(description: str | None, out: Path, seconds: float) -> argparse.Ar
 
 
 def chosen(rows: Iterable[R], names: str, more: Callable[[R], Collection[str]] = lambda _row: ()) -> list[R]:
-    """Rows by name, by workload, or by what `more` says of them; all where nothing is named. Raises SystemExit."""
+    """Rows by name, by workload, or by what `more` says of them, in that order; all where nothing is named. Raises
+    SystemExit."""
     rows, wanted = list(rows), [name.strip() for name in names.split(",") if name.strip()]
     labels = {row.name: {row.name, row.workload, *more(row)} for row in rows}
     for name in wanted:
         if not any(name in found for found in labels.values()):
             raise SystemExit(f"no row {name!r}; there are: {', '.join(labels)}")
-    return [row for row in rows if not wanted or labels[row.name] & set(wanted)]
+    if not wanted:
+        return rows
+    return list({row.name: row for name in wanted for row in rows if name in labels[row.name]}.values())
 
 
 def run(rows: Sequence[R], one: Callable[[R, Experiment], None], experiment: Experiment, out: Path) -> None:

@@ -152,8 +152,8 @@ def _softmax() -> list[Row]:
 def _cross_entropy() -> list[Row]:
     goals = {SHARE: 0.95, MAX: 2.3}
     names = {
-        "cross entropy": "cross_entropy", "cross entropy, ignored rows": "cross_entropy_ignore",
-        "cross entropy, smoothing": "cross_entropy_smoothing", "cross entropy, z-loss": "cross_entropy_z_loss",
+        "cross entropy": "cross_entropy", "cross entropy with ignored rows": "cross_entropy_ignore",
+        "cross entropy with smoothing": "cross_entropy_smoothing", "cross entropy with z-loss": "cross_entropy_z_loss",
     }  # fmt: skip
     return [Row("cross entropy", name, workload, {}, goals) for name, workload in names.items()]
 
@@ -162,7 +162,7 @@ def _norms() -> list[Row]:
     names = {
         "layer norm": "layer_norm", "layer norm float32": "layer_norm_float32", "RMS norm": "rms_norm",
         "residual + RMS norm": "residual_rms_norm", "instance norm + ReLU + residual": "instance_norm_relu",
-        "batch norm, stored statistics": "batch_norm_eval", "batch norm, batch statistics": "batch_norm_train",
+        "batch norm of stored statistics": "batch_norm_eval", "batch norm of batch statistics": "batch_norm_train",
     }  # fmt: skip
     return [Row("norm", name, workload, {}, {MAX: 1.0}) for name, workload in names.items()] + [
         Row("norm", "group norm + SiLU 8x320x64x64", "group_norm_silu", {"channels": 320}, {MAX: 1.4}),
@@ -200,7 +200,7 @@ def _tile_reductions() -> list[Row]:
         Row(kind, "linear + head norm 32x128", "linear_head_norm", {}, {BARE: 1.04}, bare),
         Row(kind, "linear + fp8 a block", "linear_fp8_block", {}, {BARE: 1.04}, bare),
         Row(kind, "router 128", "router", {}, {MAX: 1.12, BARE: 1.04}, bare),
-        Row(kind, "router 128, best one", "router_top1", {}, {MAX: 1.12, BARE: 1.04}, bare),
+        Row(kind, "router 128 best one", "router_top1", {}, {MAX: 1.12, BARE: 1.04}, bare),
         Row("fusing loses", "linear + layer norm 8192", "linear_layer_norm", {}, {MAX: 1.0}, bare),
         Row("fusing loses", "two large linears", "two_linears", {}, {MAX: 1.0}),
     ]
@@ -209,7 +209,7 @@ def _tile_reductions() -> list[Row]:
 def _prologues() -> list[Row]:
     wide = {"out_features": 6144}
     weights = [
-        Row("quantised weights", f"{name} linear, {tokens} tokens", f"{name}_linear", {"tokens": tokens},
+        Row("quantised weights", f"{name} linear at {tokens} tokens", f"{name}_linear", {"tokens": tokens},
             {MAX: 3.0 if (name, tokens) == ("int8", 16) else 1.0})
         for name in ("int8", "int4", "fp8")
         for tokens in (1, 16, 64)
@@ -224,9 +224,11 @@ def _prologues() -> list[Row]:
 def _shared_inputs() -> list[Row]:
     goals = {1: {}, 16: {MAX: 1.05}, 512: {}, 8192: {MAX: 1.1}}
     return [
-        Row("shared input", f"gated MLP, {tokens} tokens", "gated_mlp_up", {"tokens": tokens}, goal, _matmuls(0, 1, 2))
+        Row(
+            "shared input", f"gated MLP at {tokens} tokens", "gated_mlp_up", {"tokens": tokens}, goal, _matmuls(0, 1, 2)
+        )
         for tokens, goal in goals.items()
-    ] + [Row("shared input", "q, k, v of unequal width", "qkv", {}, {MAX: 1.0}, _matmuls(0, 1, 2, 3))]
+    ] + [Row("shared input", "q k v of unequal width", "qkv", {}, {MAX: 1.0}, _matmuls(0, 1, 2, 3))]
 
 
 def _chains() -> list[Row]:
@@ -253,7 +255,7 @@ def _attention() -> list[Row]:
     kind, as_good = "attention", {BARE: 1.0}
     return [
         Row(kind, "causal 4x32x2048x128", "attention_causal", {}, as_good, _sdpa(), 0.5),
-        Row(kind, "grouped heads, causal", "attention_grouped", {}, as_good, _sdpa(), 0.5),
+        Row(kind, "grouped heads causal", "attention_grouped", {}, as_good, _sdpa(), 0.5),
         Row(kind, "mask of keys", "attention_masked", {}, as_good, _sdpa(lambda args: args[3])),
         Row(kind, "ALiBi", "attention_alibi", {}, as_good, _sdpa(_alibi), 0.5),
         # In the window are (2 * 4096 - 1024) * 1024 / 2 of 4096 * 4096 scores.
