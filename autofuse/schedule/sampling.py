@@ -19,8 +19,8 @@ from autofuse.schedule.space import FACTS, TARGET_FACTS, Constraint, RoleSpec, S
 
 CHUNK = 1 << 16
 """Candidates evaluated together: columns stay within a few megabytes."""
-MASK_LIMIT = 1 << 26
-"""Largest space whose mask is kept as one array (a byte a candidate)."""
+TILES_LIMIT = 1 << 18
+"""Tiles that are all looked at, some 0.1 s, before candidates are drawn."""
 
 NEAR = 1 << 13
 BATCH = 256
@@ -53,6 +53,10 @@ class _Columns(Mapping[str, np.ndarray]):
         self._places = candidates.places
         self._at = at
         self._made: dict[str, np.ndarray] = {}
+
+    @property
+    def asked(self) -> set[str]:
+        return set(self._made)
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._made:
@@ -145,7 +149,7 @@ class Candidates:
         at = np.asarray(indices, dtype=np.int64)
         result = np.zeros(at.shape, dtype=bool)
         for start in range(0, at.size, CHUNK):
-            result[start + self._survivors(at[start : start + CHUNK])] = True
+            result[start + self._survivors(at[start : start + CHUNK], self._cheapest_first)] = True
         return result
 
     @cached_property
@@ -154,29 +158,64 @@ class Candidates:
         dear = {name for name, kind in FACTS.items() if kind == "number"} - set(self.facts.constants)
         return sorted(self.space.constraints, key=lambda c: (len(c.expression.names & dear), len(c.expression.names)))
 
-    def _survivors(self, at: np.ndarray) -> np.ndarray:
+    def _survivors(self, at: np.ndarray, constraints: Sequence[Constraint]) -> np.ndarray:
         """Positions of those that satisfy every constraint. Once half are out, the rest go on alone: most of a space is
         cut away by its first few constraints."""
         left = np.arange(at.size)
         kept, env = np.ones(at.size, dtype=bool), self.environment(at)
-        for constraint in self._cheapest_first:
+        for constraint in constraints:
             kept &= np.asarray(constraint.expression.evaluate(env), dtype=bool)
             if 2 * np.count_nonzero(kept) < left.size:
                 left = left[kept]
                 kept, env = np.ones(left.size, dtype=bool), self.environment(at[left])
         return left[kept]
 
+    # --- an index is tile * settings of the knobs + setting: most constraints look at one of the two alone ---
+
+    @cached_property
+    def _settings(self) -> int:
+        """Of the knobs, which are an index's last digits."""
+        return int(np.prod([len(knob.values) for knob in self.space.knobs], dtype=object))
+
+    @cached_property
+    def _asked(self) -> list[tuple[Constraint, set[str]]]:
+        """Each constraint with the columns that it looks at."""
+        found: list[tuple[Constraint, set[str]]] = []
+        for constraint in self._cheapest_first:
+            columns = _Columns(self, np.zeros(1, dtype=np.int64))
+            constraint.expression.evaluate(Environment(self.facts, columns))
+            found.append((constraint, columns.asked))
+        return found
+
+    @cached_property
+    def _halves(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tiles, and settings, that satisfy what looks at them alone; ascending. All tiles where they are too many."""
+        knobs = {knob.name for knob in self.space.knobs}
+        tiles, settings = np.arange(self.size // self._settings, dtype=np.int64), np.arange(self._settings)
+        if len(tiles) <= TILES_LIMIT:
+            tiles = self._survivors(tiles * self._settings, [c for c, asked in self._asked if not asked & knobs])
+        return tiles, self._survivors(settings, [c for c, asked in self._asked if asked <= knobs])
+
+    @cached_property
+    def _candidates(self) -> int:
+        """How many are made of these halves."""
+        return len(self._halves[0]) * len(self._halves[1])
+
+    def _indices(self, places: np.ndarray) -> np.ndarray:
+        """Indices of candidates that are counted among those made of these halves."""
+        tiles, settings = self._halves
+        return tiles[places // len(settings)] * self._settings + settings[places % len(settings)]
+
     def chunks(self) -> Iterator[np.ndarray]:
-        """Valid indices, ascending, CHUNK raw candidates at a time."""
-        for start in range(0, self.size, CHUNK):
-            at = np.arange(start, min(start + CHUNK, self.size), dtype=np.int64)
+        """Valid indices, ascending, at most CHUNK at a time."""
+        for start in range(0, self._candidates, CHUNK):
+            at = self._indices(np.arange(start, min(start + CHUNK, self._candidates), dtype=np.int64))
             yield at[self.valid(at)]
 
     @cached_property
-    def mask(self) -> np.ndarray:
-        if self.size > MASK_LIMIT:
-            raise InvalidSchedule(f"{self.size} raw candidates are too many for one mask: use chunks() or valid()")
-        return self.valid(np.arange(self.size, dtype=np.int64))
+    def every(self) -> np.ndarray:
+        """All valid indices, ascending."""
+        return np.concatenate([np.zeros(0, dtype=np.int64), *self.chunks()])
 
     # --- single candidates ---
 
@@ -229,21 +268,18 @@ class Candidates:
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """At most n distinct valid indices, uniformly; all of them where there are no more."""
-        if self.size <= max(4 * CHUNK, 8 * n):
-            valid = np.flatnonzero(self.mask)
-            return rng.permutation(valid)[:n]
+        size = self._candidates
         found: dict[int, None] = {}
-        tried, size = 0, max(1024, 4 * n)
-        while len(found) < n and tried < 4 * self.size:
-            draw = rng.integers(0, self.size, size=min(CHUNK, size))
+        tried, wanted = 0, max(1024, 4 * n)
+        while len(found) < n and 2 * tried < size:
+            draw = self._indices(rng.integers(0, size, size=min(CHUNK, wanted)))
             tried += draw.size
             found |= dict.fromkeys(draw[self.valid(draw)].tolist())
-            size = int(1.2 * (n - len(found)) * tried / (len(found) + 1)) + 256  # as many as the rest should take
+            wanted = int(1.2 * (n - len(found)) * tried / (len(found) + 1)) + 256  # as many as the rest should take
             if tried >= 64 * CHUNK and len(found) * 4096 < tried:
                 break  # so sparse that walking through all of it is quicker
         if len(found) < n:
-            every = np.concatenate(list(self.chunks()))
-            return rng.permutation(every)[:n]
+            return rng.permutation(self.every)[:n]
         return np.array(list(found)[:n], dtype=np.int64)
 
     def neighbours(self, index: int) -> np.ndarray:
@@ -258,12 +294,11 @@ class Candidates:
 
     def default(self) -> int:
         """The file's default values, or the valid candidate nearest to them. InvalidSchedule if there is none."""
-        found = self._nearest_valid() if self.size > NEAR else None
+        found = self._nearest_valid() if self._candidates > NEAR else None
         if found is None:
-            valid = np.concatenate(list(self.chunks()))
-            if not valid.size:
+            if not self.every.size:
                 raise InvalidSchedule(f"no candidate of {self.size} satisfies the constraints of {self.space.name}")
-            found = int(valid[np.argmin(self._away(valid))])
+            found = int(self.every[np.argmin(self._away(self.every))])
         return found
 
     @cached_property
