@@ -137,17 +137,35 @@ class ProgramFacts:
         return rows and all(not index.nodes for index in load.index)
 
 
-class Environment(Mapping[str, Value]):
-    """Names -> values over a chunk; derived ones are computed when asked for and kept."""
+OF_TILES = frozenset({"tile_elements", "acc_elements", "stage_bytes", "programs", "grid_axes", "loop_steps"})
+"""Facts that many products go into and no knob does."""
 
-    def __init__(self, facts: ProgramFacts, columns: Mapping[str, np.ndarray]) -> None:
+
+class Environment(Mapping[str, Value]):
+    """Names -> values over a chunk; derived ones are computed when asked for and kept.
+
+    tiles: the environment of all tiles, and which of them each candidate has: what is OF_TILES is taken from there.
+    """
+
+    def __init__(
+        self,
+        facts: ProgramFacts,
+        columns: Mapping[str, np.ndarray],
+        tiles: tuple[Environment, np.ndarray] | None = None,
+    ) -> None:
         self.facts = facts
         self.columns = columns
+        self.tiles = tiles
         self.known: dict[str, Value] = dict(facts.constants)
 
     def __getitem__(self, name: str) -> Value:
         if name not in self.known:
-            self.known[name] = self.derive(name)
+            if self.tiles is not None and name in OF_TILES:
+                every, which = self.tiles
+                value = np.asarray(every[name])
+                self.known[name] = value[which] if value.size > 1 else value
+            else:
+                self.known[name] = self.derive(name)
         return self.known[name]
 
     def __iter__(self) -> Iterator[str]:

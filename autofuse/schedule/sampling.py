@@ -54,10 +54,6 @@ class _Columns(Mapping[str, np.ndarray]):
         self._at = at
         self._made: dict[str, np.ndarray] = {}
 
-    @property
-    def asked(self) -> set[str]:
-        return set(self._made)
-
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._made:
             values, stride, radix = self._places[name]
@@ -142,7 +138,17 @@ class Candidates:
         return found | {digit.name: (values, stride, radix) for digit, values, stride, radix in digits}
 
     def environment(self, indices: Sequence[int] | np.ndarray) -> Environment:
-        return Environment(self.facts, _Columns(self, np.asarray(indices, dtype=np.int64)))
+        at = np.asarray(indices, dtype=np.int64)
+        tiles = None if self._every_tile is None else (self._every_tile, at // self._settings)
+        return Environment(self.facts, _Columns(self, at), tiles)
+
+    @cached_property
+    def _every_tile(self) -> Environment | None:
+        """None where they are too many to look at."""
+        count = self.size // self._settings
+        if count > TILES_LIMIT:
+            return None
+        return Environment(self.facts, _Columns(self, np.arange(count, dtype=np.int64) * self._settings))
 
     def valid(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Truth value of each: does it satisfy every constraint?"""
@@ -178,23 +184,14 @@ class Candidates:
         return int(np.prod([len(knob.values) for knob in self.space.knobs], dtype=object))
 
     @cached_property
-    def _asked(self) -> list[tuple[Constraint, set[str]]]:
-        """Each constraint with the columns that it looks at."""
-        found: list[tuple[Constraint, set[str]]] = []
-        for constraint in self._cheapest_first:
-            columns = _Columns(self, np.zeros(1, dtype=np.int64))
-            constraint.expression.evaluate(Environment(self.facts, columns))
-            found.append((constraint, columns.asked))
-        return found
-
-    @cached_property
     def _halves(self) -> tuple[np.ndarray, np.ndarray]:
         """Tiles, and settings, that satisfy what looks at them alone; ascending. All tiles where they are too many."""
-        knobs = {knob.name for knob in self.space.knobs}
+        knobs = {"threads", *(knob.name for knob in self.space.knobs)}
+        looks = [(c, c.expression.names - self.facts.constants.keys()) for c in self._cheapest_first]
         tiles, settings = np.arange(self.size // self._settings, dtype=np.int64), np.arange(self._settings)
-        if len(tiles) <= TILES_LIMIT:
-            tiles = self._survivors(tiles * self._settings, [c for c, asked in self._asked if not asked & knobs])
-        return tiles, self._survivors(settings, [c for c, asked in self._asked if asked <= knobs])
+        if self._every_tile is not None:
+            tiles = self._survivors(tiles * self._settings, [c for c, names in looks if not names & knobs])
+        return tiles, self._survivors(settings, [c for c, names in looks if names <= knobs])
 
     @cached_property
     def _candidates(self) -> int:
