@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Compiled = Callable[..., Any]
 Compiler = Callable[["torch.fx.GraphModule", Sequence[Any]], Compiled]
 
-NO_GUARD = "PyTorch is not linked with support for"
-"""What torch says where it must set the device of a fake tensor and cannot (see indexing.py)."""
+NO_CUDA = ("PyTorch is not linked with support for", "Torch not compiled with CUDA enabled")
+"""What torch says where it must set the device of a fake tensor and cannot, or makes a real one of it (sparse)."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _reason(error: BaseException) -> str:
         if isinstance(below, AutofuseError):
             return str(below)
         below = below.__cause__ or getattr(below, "inner_exception", None)
-    if NO_GUARD in str(error):
+    if any(text in str(error) for text in NO_CUDA):
         return "a torch without CUDA cannot capture this function: it needs a GPU build of torch or a GPU host"
     if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):
         return f"{error.func} depends on its input's numbers, which tuning without a GPU has not: it needs a GPU host"

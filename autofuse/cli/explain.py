@@ -123,6 +123,8 @@ def show(plan: Plan) -> None:
     for group in plan.groups:
         ways = str(group.schedule) if group.schedule else ""
         console.print(f"  {', '.join(group.ops)}: {group.implementation} {ways}".rstrip(), markup=False)
+        if group.evidence.get("library"):
+            console.print(f"    {group.evidence['library']}", markup=False, soft_wrap=True)
         time, origin = group.evidence.get("recorded_us"), group.evidence.get("recording")
         if time is not None and origin is not None:  # Plan.from_json has seen to their types
             console.print(f"    {time:.1f} us recorded ({origin})", markup=False, soft_wrap=True)

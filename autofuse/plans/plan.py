@@ -318,6 +318,7 @@ _KNOWN: Mapping[str, Callable[[object, str], Any]] = {
         ("eager_us", "inductor_us", "searched_us", "predicted_us", "measured_us", "recorded_us", "saved_bytes",
          "dram_bytes", "smem_bytes", "n_regs", "n_spills", "occupancy"), strict.number),
     "recording": _line,
+    "library": _line,
     "whole": _line,
     "failures": _object,
     "unfused_timing": lambda v, at: strict.choice(v, at, TIMINGS),

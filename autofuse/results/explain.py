@@ -16,6 +16,8 @@ from autofuse.results.schema import TIMINGS
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from autofuse.ir.graph import Graph, Op
+
 VERDICTS = ("fused", "materialised", "recomputed")
 NOISE = 0.01
 """Two times closer than this are called equal."""
@@ -167,6 +169,30 @@ _ENTRY: Mapping[str, Callable[[object, str], Any]] = {
     "timing": _text, "fused": _side, "apart": _side, "obstacle": _text, "chosen_by": _text,
 }  # fmt: skip
 _OPTIONAL = ("timing", "obstacle", "chosen_by")
+
+
+NO_CODE: Mapping[str, tuple[str, ...]] = {
+    "a scan": ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"),
+    "a sort": ("sort", "topk", "argsort", "kthvalue", "mode", "median", "searchsorted", "bucketize"),
+    "a Fourier transform": ("_fft_r2c", "_fft_c2c", "_fft_c2r"),
+    "a convolution": ("convolution", "_convolution", "cudnn_convolution", "convolution_backward"),
+}
+"""What is left to the library, and the ATen ops that it is made of."""
+
+
+def library_only(graph: Graph, ops: Iterable[str]) -> str:
+    """Why an op among these that autofuse does not generate stays a library call; "" where it generates all."""
+    for op in (graph.by_name[name] for name in ops):
+        if op.form is None:
+            return f"{op.name} ({op.call.target}) stays a library call: {_no_code(graph, op)}"
+    return ""
+
+
+def _no_code(graph: Graph, op: Op) -> str:
+    kind = next((kind for kind, packets in NO_CODE.items() if op.call.target.split(".")[1] in packets), "")
+    if not kind and any("complex" in graph.types[value].dtype for value in (*op.inputs, *op.outputs)):
+        kind = "complex numbers"
+    return f"no code is generated for {kind or 'it'}"
 
 
 WHOLE = {"eager": "eager's own calls", "inductor": "torch.compile's result"}

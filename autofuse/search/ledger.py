@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autofuse.fusion.cover import Cover, k_best
 from autofuse.ir.graph import Graph
-from autofuse.results.explain import LedgerEntry, Side
+from autofuse.results.explain import LedgerEntry, Side, library_only
 from autofuse.search.graph import Outcome
 
 
@@ -87,11 +87,5 @@ def side(outcome: Outcome, cover: Cover, value: str, consumers: Sequence[str]) -
 
 def refusal(outcome: Outcome, producer: str, consumers: Sequence[str]) -> str:
     """Why no group holds the producer with a consumer."""
-    for consumer in consumers:
-        op = outcome.graph.by_name[consumer]
-        if op.form is None:
-            return f"{consumer} is {op.call.target}, which is not generated"
-    made = outcome.graph.by_name[producer]
-    if made.form is None:
-        return f"{producer} is {made.call.target}, which is not generated"
-    return "no legal group holds its producer with all its consumers"
+    opaque = library_only(outcome.graph, (*consumers, producer))
+    return opaque or "no legal group holds its producer with all its consumers"

@@ -12,7 +12,7 @@ from autofuse.fusion.group import Group, kernel_name, saved_bytes
 from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph
 from autofuse.plans.plan import TIMINGS, Plan, PlannedGroup, make_plan
-from autofuse.results.explain import race, to_list
+from autofuse.results.explain import library_only, race, to_list
 from autofuse.search import events
 from autofuse.search.events import Counts, GroupResult, TuneResult, Verification
 from autofuse.search.finish import Chosen, planned
@@ -36,6 +36,7 @@ def group_evidence(graph: Graph, group: Group, search: GroupSearch, trial: Trial
         "occupancy": trial.occupancy,
         "dram_bytes": trial.dram_bytes,
         "binding": trial.binding or None,
+        "library": library_only(graph, group.ops) or None,
         "candidates": search.counts(),
     }
     if compiled is not None:
