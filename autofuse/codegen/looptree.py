@@ -5,11 +5,13 @@ Depends on the kinds of the roles only, not on block sizes, so one tree serves e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autofuse.errors import InvalidSchedule
-from autofuse.ir.program import ContractNode, Program, ReduceNode, operands
+from autofuse.fusion.masks import dead_where
+from autofuse.ir.index import Index
+from autofuse.ir.program import ContractNode, Position, Program, ReduceNode, operands
 from autofuse.schedule.families import added_by_atomics
 
 
@@ -44,11 +46,13 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Tiles of `axis` one after the other; `accumulators` are the reduce and contract nodes carried through it."""
+    """Tiles of `axis` one after the other; `accumulators` are the reduce and contract nodes carried through it. dead:
+    where one of these is positive, an element adds nothing to what is accumulated, and nothing else comes of it."""
 
     axis: str
     accumulators: tuple[int, ...]
     body: tuple[Statement, ...]
+    dead: tuple[Index, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +79,7 @@ class LoopTree:
 
     def passes(self, axis: str) -> int:
         """How many loops over `axis` the program makes, nested ones counted once."""
-        return sum(_count(statement, axis) for statement in self.body)
-
-
-def _count(statement: Statement, axis: str) -> int:
-    if not isinstance(statement, Loop | Join):
-        return 0
-    return int(isinstance(statement, Loop) and statement.axis == axis) + sum(_count(s, axis) for s in statement.body)
+        return passes(self.body, axis)
 
 
 def build_tree(program: Program, kinds: Mapping[str, str], loop_order: Sequence[str] = ()) -> LoopTree:
@@ -104,7 +102,7 @@ def build_tree(program: Program, kinds: Mapping[str, str], loop_order: Sequence[
 def joined(body: Sequence[Statement], axis: str) -> list[Statement]:
     """The body with everything after the loop over the split axis left to the program that comes last."""
     loops = [i for i, s in enumerate(body) if isinstance(s, Loop) and s.axis == axis]
-    if len(loops) != 1 or sum(_count(statement, axis) for statement in body) != 1:
+    if len(loops) != 1 or passes(body, axis) != 1:
         raise InvalidSchedule(f"the programs that share {axis} would meet more than once")
     at = loops[0]
     loop = body[at]
@@ -220,7 +218,8 @@ class _Builder:
             fresh = tuple(n for n in sums if axis in self.summed(n) and not (self.summed(n) & opened))
             carried = tuple(n for n in sums if axis in self.summed(n))
             body = self.scope(inner, opened | {axis}, have)
-            statements += [*hoisted, Loop(axis, carried, tuple(body)), *(Finish(n) for n in fresh)]
+            loop = Loop(axis, carried, tuple(body), dead_in(self.program, body))
+            statements += [*hoisted, loop, *(Finish(n) for n in fresh)]
             have |= set(fresh)
             items = [item for item in items if item not in chosen]
         return statements
@@ -283,3 +282,24 @@ class _Builder:
                 if isinstance(goal, Accumulate) or self.axes_of(goal) - opened:
                     visit(root)
         return self.evaluate(sorted(roots), have)
+
+
+def passes(body: Sequence[Statement], axis: str) -> int:
+    return sum(isinstance(found, Loop) and found.axis == axis for found in statements_in(body))
+
+
+def dead_in(program: Program, body: Sequence[Statement]) -> tuple[Index, ...]:
+    """Loop.dead of a loop with this body."""
+    inner = list(statements_in(body))
+    told = any(isinstance(node, Position) for node in program.nodes)
+    if not told or any(isinstance(statement, Write) for statement in inner):
+        return ()
+    return dead_where(program, [statement.node for statement in inner if isinstance(statement, Accumulate)])
+
+
+def statements_in(body: Sequence[Statement]) -> Iterator[Statement]:
+    """All of them, those inside loops and joins too."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, Loop | Join):
+            yield from statements_in(statement.body)

@@ -11,10 +11,8 @@ from autofuse.codegen.expressions import module, register_dtype, render, triton_
 from autofuse.codegen.joining import Joining
 from autofuse.codegen.kernel import Kernel, Parameter
 from autofuse.codegen.layout import Walk
-from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, Statement, Write
-from autofuse.fusion.masks import dead_where
+from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, Statement, Write, statements_in
 from autofuse.ir.graph import Apply, Arg, Expr
-from autofuse.ir.index import Index
 from autofuse.ir.program import ContractNode, Load, MapNode, Position, Program, ReduceNode
 from autofuse.schedule.schedule import Schedule
 
@@ -40,7 +38,8 @@ class _Emitter(Joining):
         header = ", ".join([p.name for p in parameters] + [f"{c}: tl.constexpr" for c, _ in constants])
         body = "\n".join(self.lines)
         source = module(f"def {self.name}({header}):\n{body}\n")
-        zeroed = tuple(dict.fromkeys(self.program.stores[w.store].value for w in _writes(self.tree.body) if w.atomic))
+        writes = [found for found in statements_in(self.tree.body) if isinstance(found, Write) and found.atomic]
+        zeroed = tuple(dict.fromkeys(self.program.stores[found.store].value for found in writes))
         return Kernel(self.name, source, parameters, constants, (layout.programs, 1, 1), self.schedule.num_warps,
                       self.schedule.num_stages, self.schedule.maxnreg, zeroed)  # fmt: skip
 
@@ -101,7 +100,7 @@ class _Emitter(Joining):
             self.turn(loop)
             self.tiles, self.raw, self.visits = dict(known), dict(raw), visits.copy()
         self.held = {}
-        self.layout.emit_loop(loop.axis, self.line, walk, self.dead(loop) if walk == Walk() else ())
+        self.layout.emit_loop(loop.axis, self.line, walk, loop.dead if walk == Walk() else ())
         self.depth += 1
         self.layout.emit_axis(loop.axis, self.line)
         self.statements(loop.body)
@@ -115,10 +114,6 @@ class _Emitter(Joining):
             loads = [s.node for s in loop.body if isinstance(s, Compute) and s.node in self.raw]
             self.held = {node: self.raw[node] for node in loads if loop.axis in self.program.free[node]}
             self.tiles, self.raw = known, raw
-
-    def dead(self, loop: Loop) -> tuple[Index, ...]:
-        """Where an element adds nothing to what the loop accumulates, and nothing else comes of it."""
-        return () if _writes(loop.body) else dead_where(self.program, _sums(loop.body))
 
     def turn(self, loop: Loop) -> None:
         """The body once, outside the loop, for the tile at which two passes meet."""
@@ -250,23 +245,3 @@ class _Emitter(Joining):
 
     def describe_store(self, statement: Write) -> bool:
         return self.schedule.access == "descriptor" and not statement.atomic
-
-
-def _sums(body: Sequence[Statement]) -> list[int]:
-    found: list[int] = []
-    for statement in body:
-        if isinstance(statement, Accumulate):
-            found.append(statement.node)
-        elif isinstance(statement, Loop | Join):
-            found += _sums(statement.body)
-    return found
-
-
-def _writes(body: Sequence[Statement]) -> list[Write]:
-    found: list[Write] = []
-    for statement in body:
-        if isinstance(statement, Write):
-            found.append(statement)
-        elif isinstance(statement, Loop | Join):
-            found += _writes(statement.body)
-    return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autofuse.codegen.looptree import LoopTree
+from autofuse.codegen.looptree import Loop, LoopTree, statements_in
 from autofuse.cost.device import Target
 from autofuse.cost.geometry import Array, Geometry
 from autofuse.cost.liveness import Liveness
@@ -81,6 +81,9 @@ def featurize(
     eviction (1 is first), maxnreg, sweep (0 forward, 1 reverse, 2 hold);
     one that is absent has the schedule's default. kinds: axis -> grid, loop, whole or split, in loop order."""
     geometry = Geometry(program, kinds, columns, target)
+    for loop in statements_in(tree.body):
+        if isinstance(loop, Loop) and loop.dead and kinds[loop.axis] == "loop" and tree.passes(loop.axis) == 1:
+            geometry.leave_out(loop.axis, loop.dead)
     work = collect(program, tree)
     found: dict[str, Array] = {
         "num_warps": geometry.threads / 32, "num_stages": geometry.stages, "group": geometry.column("group"),

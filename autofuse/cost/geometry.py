@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autofuse.cost.device import Target
+from autofuse.ir.index import Index
 from autofuse.ir.program import Program
 from autofuse.schedule.families import next_pow2
 
@@ -16,6 +17,8 @@ DEFAULTS = {
     "num_warps": 4, "num_stages": 2, "group": 1, "persistent": 0, "flatten": 0, "access": 0, "eviction": 0,
     "maxnreg": 0, "sweep": 0,
 }  # fmt: skip
+LATTICE = 256
+"""Tiles along an axis, at most, of which those that a mask leaves are counted."""
 
 
 class Geometry:
@@ -38,11 +41,35 @@ class Geometry:
             self.parts[axis] = self.column(f"parts.{axis}", 1) if self.kinds[axis] == "split" else self.one
         self.count = {a: np.ceil(max(size, 1) / self.block[a]) for a, size in program.sizes.items()}
         self.trips = {a: np.ceil(self.count[a] / self.parts[a]) for a in program.sizes}
+        self.alive = dict.fromkeys(program.sizes, self.one)
         self.grid = tuple(a for a in self.kinds if self.kinds[a] == "grid" and a in self.block)
         self.split = tuple(a for a in self.kinds if self.kinds[a] == "split" and a in self.block)
         self.tiles = self.product(self.count[a] for a in self.grid) * self.product(self.parts[a] for a in self.split)
         self.threads = 32 * self.column("num_warps")
         self.stages = np.maximum(self.column("num_stages"), 1)
+
+    def leave_out(self, axis: str, dead: Sequence[Index]) -> None:
+        """Fewer trips along a looped axis, by the share of its tiles that do something (dead: looptree.Loop.dead). Of
+        many tiles along an axis, LATTICE are looked at."""
+        axes = sorted({a for index in dead for a in index.axes})
+        blocks, which = np.unique(np.stack([self.block[a] for a in axes]), axis=1, return_inverse=True)
+        shares = np.array([self._alive(dict(zip(axes, column, strict=True)), dead) for column in blocks.T])
+        self.alive[axis] = shares[which.reshape(-1)]
+        self.trips[axis] = np.maximum(self.trips[axis] * self.alive[axis], 1.0)
+
+    def _alive(self, blocks: Mapping[str, float], dead: Sequence[Index]) -> float:
+        """Share of the tiles of these blocks with an element at which none of `dead` is positive all over the tile."""
+        starts: dict[str, Array] = {}
+        for number, (axis, block) in enumerate(blocks.items()):
+            tiles = int(np.ceil(self.program.sizes[axis] / block))
+            at = np.unique(np.linspace(0, tiles - 1, min(tiles, LATTICE)).round()) * block
+            starts[axis] = at.reshape([-1 if number == i else 1 for i in range(len(blocks))])
+        alive = np.ones([line.size for line in starts.values()], dtype=bool)
+        for index in dead:
+            coefficients = {a: index.coefficient(a) for a in index.axes}
+            least = index.const + sum(min(c, 0) * (blocks[a] - 1) for a, c in coefficients.items())
+            alive &= sum((starts[a] * c for a, c in coefficients.items()), start=np.float64(least)) <= 0
+        return float(alive.mean())
 
     def column(self, name: str, default: int | None = None) -> Array:
         found = self.columns.get(name)
@@ -67,6 +94,7 @@ class Geometry:
         found = [self.count[a] for a in self.grid if a not in held]
         found += [self.parts[a] for a in self.split if a not in held and a not in opened]
         found += [self.count[a] for a in opened if a not in held]
+        found += [self.alive[a] for a in opened]
         return self.product(found)
 
     def wave(self, concurrent: Array) -> dict[str, Array]:

@@ -43,8 +43,9 @@ ROUNDS = Rounds()
 
 
 class Worker:
-    """One worker process on `device` ("cuda:0", ... or "cpu": Triton's interpreter), started on first use and again
-    after every death. A context manager. Not thread-safe: one search, one worker."""
+    """One worker process on `device` ("cuda:0", ... or "cpu": Triton's interpreter), started again after every death.
+    A context manager: entering it starts the process, which takes seconds, and waits for nothing. Not thread-safe: one
+    search, one worker."""
 
     def __init__(self, device: str, timeout_s: float = TIMEOUT_S) -> None:
         self.device = device
@@ -105,6 +106,7 @@ class Worker:
             self._child = None
 
     def __enter__(self) -> Worker:
+        self._started()
         return self
 
     def __exit__(
@@ -141,14 +143,18 @@ class Worker:
         return answer
 
     def _ask(self, message: Message, timeout_s: float) -> Message:
+        child = self._started()
+        try:
+            child.wait_ready()
+        except (ChildDied, ChildHung) as error:  # no candidate has run yet: no candidate's failure
+            raise AutofuseError(f"the worker on {self.device} does not start: {error}") from None
+        return child.request(message, timeout_s)
+
+    def _started(self) -> Child:
         if self._child is None:
             self._child = Child(MODULE, ("--device", self.device), self._environment())
             atexit.register(self._child.kill)
-            try:
-                self._child.wait_ready()
-            except (ChildDied, ChildHung) as error:  # no candidate has run yet: no candidate's failure
-                raise AutofuseError(f"the worker on {self.device} does not start: {error}") from None
-        return self._child.request(message, timeout_s)
+        return self._child
 
     def _environment(self) -> dict[str, str]:
         if self.device == "cpu":

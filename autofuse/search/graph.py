@@ -70,27 +70,26 @@ class GraphTuner:
         return None
 
     def enumerate(self) -> Enumeration:
-        """The groups, each with its first look. Where the budget is short, those that save most bytes; the ops one by
-        one are always there."""
+        """The groups, those that save most bytes first, each with its first look. Where the budget is short the last are
+        left out; the ops one by one, which save none, are always there, by their library calls if need be."""
         found = enumerate_groups(self.graph, self.legal, budget=self.context.effort.groups)
         singles = unfused_cover(self.graph, found.groups)
-        others = [group for group in found.groups if group not in singles.groups]
-        others.sort(key=lambda group: -saved_bytes(self.graph, group))
         budget = self.context.budget
         until = budget.elapsed + FIRST_LOOKS * (budget.seconds - budget.elapsed) if budget.seconds else float("inf")
-        for group in (*singles.groups, *others):
-            if budget.elapsed > until and group not in singles.groups:
-                found = replace(found, truncated=True)
-                break
-            self.searches[group] = self.search_of(group)
+        for group in sorted(found.groups, key=lambda group: -saved_bytes(self.graph, group)):
+            late = budget.elapsed > until
+            if not late or group in singles.groups:
+                self.searches[group] = self.search_of(group, look=not late)
+            found = replace(found, truncated=found.truncated or late)
         candidates = sum(search.pool.enumerated for search in self.by_key.values() if search.pool is not None)
         unfused_us = sum(self.searches[group].cost_us() for group in singles.groups)
         self.context.progress("enumerated", groups=len(found.groups), truncated=found.truncated,
                               candidates=candidates, unfused_us=unfused_us)  # fmt: skip
         return found
 
-    def search_of(self, group: Group) -> GroupSearch:
-        """The shared search of the group's canonical form."""
+    def search_of(self, group: Group, *, look: bool) -> GroupSearch:
+        """The shared search of the group's canonical form. look: score some of its candidates now, not only if a round
+        of it begins."""
         program = self.programs.get(group)
         alone = extract(self.graph, group.ops, group.outputs)
         key = program_key(program) if program is not None else graph_key(alone)
@@ -100,7 +99,7 @@ class GraphTuner:
         found = self.by_key.get(shared)
         if found is None:
             target, pool = self.context.target, None
-            if program is not None:
+            if program is not None and look:
                 pool = score(program, target, self.context.model, self.context.effort.first_look, self.rng)
             libraries = tuple((call.name, calls_time(call.ops, self.graph.types, target).time_us) for call in calls)
             found = self.by_key[shared] = GroupSearch(key, alone, group, program, pool, libraries, calls)

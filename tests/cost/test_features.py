@@ -6,12 +6,17 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
+from autofuse.capture.trace import capture
 from autofuse.codegen.looptree import build_tree
 from autofuse.cost.backbone import estimate
 from autofuse.cost.device import resolve
 from autofuse.cost.features import FEATURE_NAMES, Features, featurize
 from autofuse.errors import ModelError
+from autofuse.fusion.build import build
+from autofuse.fusion.rewrites import variants
+from autofuse.ir.program import ReduceNode
 from tests.cost.programs import MATMUL_KINDS, MATMUL_SPACE, column_sum, features, grid, matmul, pointwise, softmax
 
 
@@ -111,3 +116,31 @@ def test_a_hundred_thousand_candidates_a_second() -> None:
         estimate(featurize(program, tree, columns, target, MATMUL_KINDS), target)
         best = min(best, time.process_time() - start)
     assert n / best > 100_000
+
+
+@pytest.mark.parametrize("window", [0, 300])
+def test_tiles_that_a_mask_leaves_out_are_no_work(window: int) -> None:
+    """Against the tiles of a causal (or windowed) attention, counted one by one; the program is captured."""
+    keys, rows, columns = 1024, 64, 32
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(keys)
+        hidden = at[None] > at[:, None]
+        if window:
+            hidden = hidden | (at[:, None] - at[None] >= window)
+        return torch.softmax((q @ k.T).masked_fill(hidden, float("-inf")).float(), -1).to(q.dtype) @ v
+
+    args = tuple(torch.randn(keys, size).half() for size in (64, 64, 128))
+    graph = capture(attend, args)[0].graph
+    whole = build(graph, frozenset(op.name for op in graph.ops), tuple(v for v in graph.outputs if v is not None))
+    program = variants(whole)["deferred", "online"]
+    (summed,) = (node.axes[0] for node in program.nodes if isinstance(node, ReduceNode) and node.fn == "max")
+    (row,) = (a for a in program.free[program.stores[0].node] if program.sizes[a] == keys)
+    kinds = {a: "loop" if a == summed else "grid" if a == row else "whole" for a in program.sizes}
+    found = features(program, kinds, **{f"block.{row}": (rows,), f"block.{summed}": (columns,)})
+    query, key = np.arange(keys)[:, None], np.arange(keys)
+    seen = (key <= query) & ((query - key < window) if window else True)
+    tiles = seen.reshape(keys // rows, rows, keys // columns, columns).any(axis=(1, 3))
+    assert found["trips"][0] == pytest.approx(tiles.sum(1).mean(), rel=1e-9)
+    flops = 2 * rows * columns * (64 + 128) * tiles.sum()
+    assert found["tensor16_flops"][0] == pytest.approx(flops, rel=1e-9)
