@@ -28,7 +28,7 @@ def group_evidence(graph: Graph, group: Group, search: GroupSearch, trial: Trial
     compiled = trial.compiled
     found: dict[str, Any] = {
         "name": kernel_name(group.ops).removeprefix("fused_"),
-        "saved_bytes": saved_bytes(graph, group),
+        "saved_bytes": kept_bytes(graph, group, search, trial),
         "predicted_us": trial.predicted_us,
         "measured_us": None if trial.recording else trial.time_us,
         "recorded_us": trial.time_us if trial.recording else None,
@@ -49,12 +49,23 @@ def whole_evidence(graph: Graph, group: PlannedGroup, time_us: float) -> dict[st
     """Of a plan's only group, which was not searched. What Inductor keeps on chip counts as nothing."""
     saved = 0
     if group.implementation == "aten":
-        calls = library_call(graph, Group(group.ops, group.outputs), group.rewrites[0]).ops
-        made = {value for op in calls for value in op.outputs}
-        hidden = {value for name in group.ops for value in graph.by_name[name].outputs} - made
-        saved = sum(2 * graph.types[value].nbytes for value in hidden)
+        saved = library_bytes(graph, Group(group.ops, group.outputs), group.rewrites[0])
     name = kernel_name(group.ops).removeprefix("fused_")
     return {"name": name, "saved_bytes": saved, "measured_us": time_us}
+
+
+def kept_bytes(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> int:
+    """What the group saves as it runs: library calls one after the other keep nothing on chip."""
+    if not trial.is_library:
+        return saved_bytes(graph, group)
+    return library_bytes(graph, group, search.libraries[trial.library][0])
+
+
+def library_bytes(graph: Graph, group: Group, name: str) -> int:
+    """Of the values that a library call of several ops makes inside: written once, read once."""
+    made = {value for op in library_call(graph, group, name).ops for value in op.outputs}
+    hidden = {value for op in group.ops for value in graph.by_name[op].outputs} - made
+    return sum(2 * graph.types[value].nbytes for value in hidden)
 
 
 def rivals(search: GroupSearch, chosen: Trial) -> list[dict[str, Any]]:

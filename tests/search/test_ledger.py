@@ -1,12 +1,37 @@
-"""The ledger compares with the best other way, which need not have been compiled."""
+"""The ledger compares with the best other way, which need not have been compiled; and where fusing loses, the plan is
+the better one and the ledger has both numbers. Times are made up there, by what a candidate computes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
-from autofuse.results.explain import from_list
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  torch's own convention
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from autofuse.capture.trace import capture
+from autofuse.codegen.kernel import Kernel
+from autofuse.cost.device import TARGETS
+from autofuse.cost.model import CostModel
+from autofuse.fusion.cover import Cover
+from autofuse.ir.graph import Contract, Graph
+from autofuse.measure.decide import Rounds
+from autofuse.measure.records import Candidate, Compiled, Inputs, Timed, TritonStep, Verified
+from autofuse.plans.environment import current_environment
+from autofuse.results.explain import LedgerEntry, from_list
+from autofuse.results.log import RunLog
+from autofuse.search.context import Context
 from autofuse.search.driver import tune
+from autofuse.search.effort import Budget, Effort
 from autofuse.search.events import TuneRequest
+from autofuse.search.finish import choose
+from autofuse.search.graph import GraphTuner, Outcome
+from autofuse.search.journal import Journal
+from autofuse.search.report import plan_of
 
 WORKLOAD = """
 import torch
@@ -26,3 +51,149 @@ def test_the_other_way_is_the_best_other_way(tmp_path: Path) -> None:
         apart = entry.apart.predicted_us
         assert apart is not None
         assert result.total_us < apart < result.unfused_us / 1.5, entry.value
+
+
+# --- where fusing loses ---
+
+H200 = TARGETS["h200"]
+TINY = Effort("tiny", 200, 64, 64, compiled=4, timed=2, rounds=1, timing=Rounds(), seconds=60.0)
+
+
+class Pool:
+    """Compiles at once."""
+
+    def submit(self, kernel: Kernel) -> Future[Compiled]:
+        future: Future[Compiled] = Future()
+        future.set_result(Compiled(kernel.digest, "ok", 200, binary_sha=kernel.digest))
+        return future
+
+
+@dataclass(frozen=True)
+class Times:
+    """us of a matrix product alone, generated or cuBLAS's; of a kernel that holds a product and more; and of any
+    other op, or a kernel of several. in_a_row: what library calls spare where they follow each other."""
+
+    product: float
+    cublas: float
+    fused: float
+    other: float = 9.0
+    in_a_row: float = 0.0
+
+    def of(self, candidate: Candidate) -> float:
+        ops = [op for op in candidate.graph.ops if not op.is_view]
+        products = sum(isinstance(op.form, Contract) for op in ops)
+        if not isinstance(candidate.steps[0], TritonStep):
+            apart = products * self.cublas + (len(ops) - products) * self.other
+            return apart - (len(ops) - 1) * self.in_a_row
+        return self.fused if products and len(ops) > 1 else self.product if products else self.other
+
+
+@dataclass(frozen=True)
+class FakeWorker:
+    """of: a group's time. whole: a whole plan's, by its key."""
+
+    of: Callable[[Candidate], float]
+    whole: Mapping[str, float]
+
+    def verify(self, candidate: Candidate, _inputs: Inputs) -> Verified:
+        return Verified(candidate.key, "ok")
+
+    def time(self, candidates: Sequence[Candidate], _inputs: Inputs, _rules: Rounds) -> list[Timed]:
+        return [timed(candidate.key, self.of(candidate)) for candidate in candidates]
+
+    def time_plans(self, plans: Sequence[Candidate], _inputs: Inputs) -> list[Timed]:
+        return [timed(plan.key, self.whole.get(plan.key, 1e6)) for plan in plans]
+
+
+def timed(key: str, us: float) -> Timed:
+    return Timed(key, "ok", (us,), (10.0,), (us,), us, us / 10.0)
+
+
+def searched(graph: Graph, times: Times, folder: Path) -> Outcome:
+    with RunLog.create(folder) as log:
+        journal, worker = Journal(log, "test", "{}", H200, "this graph"), FakeWorker(times.of, {})
+        context = Context(H200, CostModel(), TINY, Budget(), journal, Pool(), worker, "model")  # type: ignore[arg-type]
+        return GraphTuner(graph, context).run()
+
+
+def planned(outcome: Outcome) -> tuple[dict[tuple[str, ...], str], tuple[LedgerEntry, ...]]:
+    """Groups of the plan with their implementation, and its ledger, as they are stored. A whole plan takes what its
+    groups take together; eager and Inductor lose."""
+
+    def total(cover: Cover) -> float:
+        return sum(outcome.searches[group].settled_us() for group in cover.groups)
+
+    whole = {f"cover{i}": total(cover) for i, cover in enumerate(outcome.covers)}
+    worker = FakeWorker(lambda _: 0.0, {**whole, "unfused": total(outcome.unfused)})
+    plan = plan_of(outcome, choose(outcome, H200, worker, 0), "test", {}, H200, current_environment())  # type: ignore[arg-type]
+    ways = {group.ops: group.implementation for group in plan.groups}
+    return ways, from_list(plan.evidence["ledger"])
+
+
+def empty(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def norm_after(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(F.linear(x, w), (w.shape[0],))
+
+
+def two_products(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    return F.linear(torch.relu(F.linear(x, w)), u)
+
+
+def shaped(kind: str) -> Graph:
+    with FakeTensorMode():
+        if kind == "norm":
+            fn, args = norm_after, (empty(8192, 4096), empty(8192, 4096))
+        else:
+            fn, args = two_products, (empty(8192, 4096), empty(4096, 4096), empty(4096, 4096))
+    (captured,) = capture(fn, args)
+    return captured.graph
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Mapping[str, Graph]:
+    return {kind: shaped(kind) for kind in ("norm", "products")}
+
+
+@pytest.mark.parametrize(("product", "cublas", "way"), [(60.0, 50.0, "aten"), (50.0, 60.0, "triton")])
+@pytest.mark.parametrize(("kind", "apart_us"), [("norm", 59.0), ("products", 109.0)])
+def test_where_fusing_loses_the_plan_keeps_apart_and_the_ledger_has_both_numbers(
+    graphs: Mapping[str, Graph], tmp_path: Path, kind: str, apart_us: float, product: float, cublas: float, way: str
+) -> None:
+    """A product and a norm over a long row, and two large products: one kernel of all would take 400 us."""
+    ways, entries = planned(searched(graphs[kind], Times(product, cublas, fused=400.0, in_a_row=-1.0), tmp_path))
+    products = [op.name for op in graphs[kind].ops if isinstance(op.form, Contract)]
+    assert [ways[name,] for name in products] == [way] * len(products), ways
+    between = [entry for entry in entries if entry.producer in products or entry.consumers[0] in products]
+    assert between
+    for entry in between:
+        assert (entry.verdict, entry.timing) == ("materialised", "measured")
+        assert (entry.fused.time_us, entry.apart.time_us) == (400.0, apart_us)
+        assert f"; 400.0 us fused against {apart_us} us apart (measured), " in entry.reason()
+        assert entry.reason().endswith("x slower")
+
+
+@pytest.mark.parametrize(("kind", "apart_us"), [("norm", 59.0), ("products", 90.0)])
+def test_where_fusing_wins_it_is_one_kernel(
+    graphs: Mapping[str, Graph], tmp_path: Path, kind: str, apart_us: float
+) -> None:
+    """The same with a kernel of all at 40 us, so that it is the times that decide. (Two products apart: one of them
+    takes the ReLU in, which is 40 us too.)"""
+    ways, entries = planned(searched(graphs[kind], Times(60.0, 50.0, fused=40.0, in_a_row=-1.0), tmp_path))
+    assert list(ways.values()) == ["triton"]
+    (entry,) = [entry for entry in entries if entry.value == "mm"]
+    assert (entry.verdict, entry.fused.time_us, entry.apart.time_us) == ("fused", 40.0, apart_us)
+    assert entry.reason().endswith("x faster")
+
+
+def test_library_calls_in_a_row_fuse_nothing(graphs: Mapping[str, Graph], tmp_path: Path) -> None:
+    """They may be one group of the plan, where they are faster so; what they hand on is in memory all the same."""
+    outcome = searched(graphs["products"], Times(60.0, 50.0, fused=400.0, in_a_row=2.0), tmp_path)
+    ways, entries = planned(outcome)
+    assert list(ways.items()) == [(("mm", "relu", "mm_1"), "aten")]
+    for entry in entries:
+        assert (entry.verdict, entry.fused.time_us, entry.apart.time_us) == ("materialised", 400.0, 105.0)
+    (group,) = plan_of(outcome, choose(outcome, H200, None, 0), "test", {}, H200, current_environment()).groups
+    assert group.evidence["saved_bytes"] == 0
