@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import ceil, prod
 
 from autofuse.cost.device import Target
@@ -26,6 +27,10 @@ CUBLAS_SHARE = 0.93
 """Of the matmul ceiling that cuBLAS holds in a sustained run (690 to 790 of 797 TFLOP/s, COST_MODEL.md)."""
 ATTENTION_SHARE = {True: 0.58, False: 0.55}
 """Of the matmul ceiling that SDPA reaches, causal or not (cuDNN: 477 and 445 TFLOP/s, FIELD.md)."""
+
+MASK_PASSES = {(True, True): (2, 1), (True, False): (3, 4), (False, True): (2, 2), (False, False): (6, 7)}
+"""(tests alone, known to hide no row) -> (times that a mask of attention written by hand is read or written, launches
+around SDPA), counted in capture/attention.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +131,36 @@ def _operand_dtype(op: Op, types: Mapping[str, TensorType], default: str) -> str
 
 
 def _attention(op: Op, types: Mapping[str, TensorType], reads: float, writes: float, target: Target) -> LibraryTime:
-    tensors = [types[v].shape for v in op.inputs if v in types and len(types[v].shape) >= 3][:3]
-    if len(tensors) < 3:
+    """SDPA itself, and around an attention written by hand what capture/attention.py does: the mask is put together in
+    the queries' dtype and read over, and hidden rows are filled in."""
+    query, key, value, *_ = (*(types.get(v) for argument in op.call.args[:3] for v in refs(argument)), None, None, None)
+    if query is None or key is None or value is None or min(len(one.shape) for one in (query, key, value)) < 2:
         return _streamed(op, "attention", types, reads, writes, target)
-    query = tensors[0]
-    causal = any(argument is True for argument in op.call.args) or dict(op.call.kwargs).get("is_causal") is True
-    keys = tensors[2][-2]  # of the values: the keys may come transposed
-    flops = 2 * prod(query[:-1]) * keys * (query[-1] + tensors[2][-1]) * (0.5 if causal else 1.0)
+    options = dict(op.call.kwargs)
+    causal = any(argument is True for argument in op.call.args) or options.get("is_causal") is True
+    keys = value.shape[-2]  # the keys may come transposed
+    flops = 2 * prod(query.shape[:-1]) * keys * (query.shape[-1] + value.shape[-1]) * (0.5 if causal else 1.0)
     compute = flops / (_matmul_rate(types[op.outputs[0]].dtype, target) * ATTENTION_SHARE[causal])
     dram = (reads + writes) / float(target.bytes_per_us(reads, writes)) / 0.9
-    return LibraryTime(
+    found = LibraryTime(
         target.launch_us + 2 + max(dram, compute), reads + writes, "tensor" if compute > dram else "dram"
     )
+    masks = [types[v] for argument in op.call.args[3:] for v in refs(argument) if v in types]
+    if not masks or not op.call.target.startswith("autofuse.attention"):
+        return found
+    return _with_mask(found, masks, types[op.outputs[0]], options.get("all_seen") is True, target)
+
+
+def _with_mask(
+    found: LibraryTime, terms: Sequence[TensorType], out: TensorType, all_seen: bool, target: Target
+) -> LibraryTime:
+    sizes = (max(dims) for dims in zip_longest(*(one.shape[::-1] for one in terms), fillvalue=1))
+    tests = all(one.dtype == "bool" for one in terms)
+    passes, launches = MASK_PASSES[tests, all_seen]
+    mask_bytes = prod(sizes) * ITEMSIZE["bool" if tests else out.dtype]
+    moved = float(mask_bytes * passes + (0 if all_seen else 2 * out.nbytes))
+    more = launches * target.launch_us + moved / float(target.bytes_per_us(moved / 2, moved / 2)) / POINTWISE_SHARE
+    return LibraryTime(found.time_us + more, found.dram_bytes + moved, found.binding)
 
 
 def _streamed(

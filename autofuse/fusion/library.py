@@ -7,7 +7,7 @@ composites that capture took apart (`Graph.composites`), put back where a group 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autofuse.fusion import sdpa
@@ -142,7 +142,18 @@ def _apply(graph: Graph, group: Group, ops: tuple[Op, ...], peephole: Peephole) 
         instead[op.name] = Op(name, found.call, None, op.outputs, op.origin)
     if not instead:
         return None
-    return tuple(instead.get(op.name, op) for op in ops if op.name in instead or op.name not in gone)
+    return _needed((instead.get(op.name, op) for op in ops if op.name in instead or op.name not in gone), group.outputs)
+
+
+def _needed(ops: Iterable[Op], outputs: Collection[str]) -> tuple[Op, ...]:
+    """Those that the outputs come from."""
+    wanted = set(outputs)
+    found: list[Op] = []
+    for op in reversed(tuple(ops)):
+        if wanted.intersection(op.outputs):
+            found.append(op)
+            wanted.update(op.inputs)
+    return tuple(reversed(found))
 
 
 def _private(group: Group, ops: tuple[Op, ...]) -> frozenset[str]:

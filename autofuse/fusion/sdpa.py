@@ -1,21 +1,22 @@
-"""Attention written by hand, recognised so that SDPA's kernels compete: bmm(softmax(scale * bmm(q, kT), masked), v).
+"""Attention written by hand, recognised so that SDPA's kernels compete: bmm(softmax(f(bmm(q, kT))), v), where SDPA's
+attn_mask can say what f does (sdpa_masks.py).
 
-The softmax is found by its composite, the rest by forms. A mask is taken only where it is made of positions: of rows
-that a mask hides altogether SDPA makes zeros where a softmax makes NaN, so a mask that comes from outside must not be
-given to it. Causal masks of as many queries as keys hide no row.
+The softmax is found by its composite, the rest by forms. Declined: a soft cap or any other function of the scores that
+is not linear, weights that are wanted too, products by mm (one head, no batch), dropout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
+from autofuse.fusion import sdpa_masks
 from autofuse.fusion.algebra import strip, with_literals
-from autofuse.ir.graph import Apply, Arg, AtenCall, Composite, Expr, Graph, Iota, Lit, Map, Op, Ref, Reshape, Strided
+from autofuse.fusion.sdpa_masks import LOWEST, Chain
+from autofuse.ir.graph import Arg, AtenCall, Composite, Expr, Graph, Lit, Map, Op, Ref, Reshape, Strided
 
-DTYPES = frozenset({"float16", "bfloat16", "float32"})
-LOWER = {"gt": True, "le": False}
-"""Of key > query: whether the test tells what is hidden."""
+DTYPES = frozenset(LOWEST)
 
 
 @dataclass
@@ -26,8 +27,6 @@ class _Match:
     ops: Mapping[str, Op]
     kept: Collection[str]
     taken: dict[str, Op] = field(default_factory=dict)
-    scale: float = 1.0
-    causal: bool = False
 
     def take(self, value: str, also: Collection[str] = ()) -> Op | None:
         """The op that makes a value which nobody else reads."""
@@ -40,27 +39,46 @@ class _Match:
         self.taken[op.name] = op
         return op
 
+    def shape(self, value: str) -> tuple[int, ...]:
+        return self.graph.types[value].shape
+
 
 def recognise(
     graph: Graph, ops: Mapping[str, Op], kept: Collection[str], last: Op
 ) -> tuple[tuple[Op, ...], AtenCall] | None:
-    """(ops replaced, the call) where `last`, a bmm, ends an attention. ops: value -> op, of the group alone."""
+    """(ops replaced, the call) where `last`, a bmm, ends an attention. ops: value -> op, of the group alone. The ops
+    that make masks are not among those replaced; a causal mask leaves them without a reader."""
     if len(last.call.args) != 2 or not all(isinstance(argument, Ref) for argument in last.call.args):
         return None
     match = _Match(graph, ops, kept, {last.name: last})
     weights, value = (argument.name for argument in last.call.args if isinstance(argument, Ref))
     scores = _through_softmax(match, weights)
-    product = _through_scores(match, scores, weights) if scores is not None else None
-    if product is None:
+    if scores is None or graph.types[scores].numel == 0:
+        return None
+    heads = match.shape(scores)[:-2] or (1,)
+    found = _through_scores(match, scores, Chain(), heads)
+    if found is None:
+        return None
+    product, chain = found
+    if any(op.name in match.taken for op in sdpa_masks.makers(ops, *chain.values)):
         return None
     query, key = (argument.name for argument in product.call.args if isinstance(argument, Ref))
     dtypes = {graph.types[name].dtype for name in (query, key, value, last.outputs[0])}
     if len(dtypes) != 1 or not dtypes <= DTYPES:
         return None
-    options = (("is_causal", match.causal), ("scale", match.scale))
-    call = AtenCall("autofuse.attention.default", (Ref(query), Ref(key), Ref(value)), options)
+    queries, keys = match.shape(scores)[-2:]
+    settled = sdpa_masks.settle(graph, ops, chain, heads, (queries, keys), *dtypes)
+    if settled is None:
+        return None
+    terms, options = settled
+    operands, transposed = _operands(match, query, key, value, heads)
+    named = (*options, ("heads", heads), ("transposed", transposed), ("scale", chain.scale))
+    call = AtenCall("autofuse.attention.default", (*map(Ref, operands), *terms), named)
     order = {op.name: i for i, op in enumerate(graph.ops)}
     return tuple(sorted(match.taken.values(), key=lambda op: order.get(op.name, 0))), call
+
+
+# --- from the weights to the first product ---
 
 
 def _through_softmax(match: _Match, value: str) -> str | None:
@@ -89,99 +107,122 @@ def _is_softmax(match: _Match, composite: Composite, op: Op) -> bool:
     return dim in (-1, rank - 1)
 
 
-def _keeps_order(graph: Graph, op: Op) -> bool:
-    """A view with the same elements in the same order and the same last two dimensions."""
-    before, after = graph.types[op.inputs[0]].shape if op.inputs else (), graph.types[op.outputs[0]].shape
-    if isinstance(op.form, Strided):
-        same = op.form.source == tuple(range(len(before))) and not any(op.form.starts)
-        return same and before == after and all(step == 1 for step in op.form.steps)
-    return isinstance(op.form, Reshape) and before[-2:] == after[-2:]
-
-
-def _is_conversion(op: Op) -> bool:
-    return isinstance(op.form, Map) and isinstance(strip(op.form.expr), Arg)
-
-
-def _through_scores(match: _Match, value: str, weights: str) -> Op | None:
-    """The product of queries and keys, behind views, conversions, a positive factor and a causal mask."""
-    queries, keys = match.graph.types[weights].shape[-2:]
-    while (op := match.take(value)) is not None:
-        if match.graph.types[op.outputs[0]].shape[-2:] != (queries, keys):
-            return None
-        if op.call.target == "aten.bmm.default":
-            return op
-        if _keeps_order(match.graph, op):
-            value = op.inputs[0]
-            continue
-        form = op.form
-        if not isinstance(form, Map):
-            return None
-        match _expr(match.graph, form):
-            case Arg(operand):
-                pass
-            case Apply("mul" | "div" as fn, (Arg(operand), Lit(factor))) if _positive(factor):
-                match.scale *= factor if fn == "mul" else 1 / factor
-            case Apply("where", (Arg(test), Lit(low), Arg(operand))) if low == float("-inf"):
-                if not _is_causal(match, form.operands[test], queries, keys, hidden=True):
-                    return None
-            case Apply("where", (Arg(test), Arg(operand), Lit(low))) if low == float("-inf"):
-                if not _is_causal(match, form.operands[test], queries, keys, hidden=False):
-                    return None
-            case _:
-                return None
-        for i, name in enumerate(form.operands):
-            if i != operand and isinstance(_expr_of(match.graph, name), Lit):
-                match.take(name)
-        value = form.operands[operand]
+def _through_scores(match: _Match, value: str, chain: Chain, heads: tuple[int, ...]) -> tuple[Op, Chain] | None:
+    """(the product of queries and keys, what is done to it). Where a map may be read in several ways, as a sum of two
+    may, each is tried."""
+    op = match.take(value)
+    if op is None:
+        return None
+    if op.call.target == "aten.bmm.default":
+        return op, chain
+    if _keeps_order(match.graph, op):
+        return _through_scores(match, op.inputs[0], chain, heads)
+    if not isinstance(op.form, Map):
+        return None
+    names = op.form.operands
+    plain = chain == Chain()
+    lowest = LOWEST.get(match.graph.types[value].dtype, float("-inf")) if plain else float("-inf")
+    before = dict(match.taken)
+    for index, done in sdpa_masks.readings(_expr(match.graph, op.form), names, lowest):
+        inner, outer = match.shape(names[index]), match.shape(value)
+        if (inner[-2:], prod(inner)) == (outer[-2:], prod(outer)) and all(
+            _broadcasts(match, name, value, heads) for name in done.values
+        ):
+            found = _through_scores(match, names[index], chain.before(done), heads)
+            if found is not None:
+                return found
+        match.taken = dict(before)
     return None
+
+
+def _broadcasts(match: _Match, term: str, scores: str, heads: tuple[int, ...]) -> bool:
+    """Does the term mean over [*heads, queries, keys] what it means over the scores that it meets?"""
+    lead = match.shape(term)[:-2]
+    return match.shape(scores)[:-2] == heads or prod(lead) in (1, prod(heads))
 
 
 def _expr(graph: Graph, form: Map) -> Expr:
     """Its constants as literals: torch.where makes a tensor of its scalar."""
-    found = {i: _expr_of(graph, name) for i, name in enumerate(form.operands)}
+    makers = {i: graph.producer.get(name) for i, name in enumerate(form.operands)}
+    found = {i: op.form.expr for i, op in makers.items() if op is not None and isinstance(op.form, Map)}
     return with_literals(strip(form.expr), {i: expr for i, expr in found.items() if isinstance(expr, Lit)})
 
 
-def _expr_of(graph: Graph, value: str) -> Expr | None:
-    op = graph.producer.get(value)
-    return op.form.expr if op is not None and isinstance(op.form, Map) else None
+# --- the operands ---
 
 
-def _positive(factor: object) -> bool:
-    return isinstance(factor, int | float) and not isinstance(factor, bool) and factor > 0
+def _operands(
+    match: _Match, query: str, key: str, value: str, heads: tuple[int, ...]
+) -> tuple[tuple[str, str, str], bool]:
+    """(queries, keys, values) from before they were made contiguous, and before keys and values were repeated where
+    both were, as often; and whether the keys come transposed."""
+    q, _, _ = _source(match, query, swaps=False, repeats=False)
+    (k, transposed, times), (v, _, again) = (
+        _source(match, key, swaps=True, repeats=True), _source(match, value, swaps=False, repeats=True)
+    )  # fmt: skip
+    if times != again or prod(heads[1:]) % times:
+        (k, transposed, _), (v, _, _) = (
+            _source(match, key, swaps=True, repeats=False), _source(match, value, swaps=False, repeats=False)
+        )  # fmt: skip
+    return (q, k, v), transposed
 
 
-def _is_causal(match: _Match, test: str, queries: int, keys: int, *, hidden: bool) -> bool:
-    """Does the test compare positions, so that key > query is hidden? Its ops are taken along, where they serve no
-    other purpose."""
-    op = match.graph.producer.get(match.graph.base(test))
-    if op is None or not isinstance(op.form, Map) or queries != keys or match.causal:
-        return False
-    match op.form.expr:
-        case Apply(fn, (Arg(a), Arg(b))):
-            left, right = (_position(match.graph, op.form.operands[i], queries) for i in (a, b))
-        case _:
-            return False
-    if (left, right) == ("query", "key"):
-        fn = {"lt": "gt", "ge": "le"}.get(fn, "")
-    elif (left, right) != ("key", "query"):
-        return False
-    if LOWER.get(fn) is not hidden:
-        return False
-    match.causal = True
-    stack = [test]
-    while stack:
-        made = match.take(stack.pop())
-        stack += made.inputs if made is not None else ()
-    return True
+def _source(match: _Match, value: str, *, swaps: bool, repeats: bool) -> tuple[str, bool, int]:
+    """(the furthest value of the same matrices, or of those that each came several times over; whether they are as
+    given and not turned; how often each comes). swaps: turned ones will do."""
+    as_given, times = True, 1
+    rows, columns = match.shape(value)[-2:]
+    while (op := match.ops.get(value)) is not None:
+        if _keeps_order(match.graph, op) or _is_copy(match.graph, op):
+            pass
+        elif swaps and _is_turned(match.graph, op):
+            as_given = not as_given
+        elif repeats and times == 1 and (found := _repeats(match.graph, op, rows * columns)):
+            times = found
+        else:
+            break
+        value = op.inputs[0]
+    return value, as_given, times
 
 
-def _position(graph: Graph, value: str, size: int) -> str:
-    """Whether a value counts the queries (down) or the keys (across) from 0."""
-    op = graph.producer.get(graph.base(value))
-    shape = graph.types[value].shape
-    if op is None or op.form != Iota(0, 1) or graph.types[graph.base(value)].shape != (size,):
-        return ""
-    if shape[-1:] == (size,) and all(n == 1 for n in shape[:-1]):
-        return "key"
-    return "query" if shape[-2:] == (size, 1) and all(n == 1 for n in shape[:-2]) else ""
+def _keeps_order(graph: Graph, op: Op) -> bool:
+    """A view with the same elements in the same order and the same last two dimensions."""
+    before, after = graph.types[op.inputs[0]].shape if op.inputs else (), graph.types[op.outputs[0]].shape
+    if isinstance(op.form, Strided):
+        return op.form.source == tuple(range(len(before))) and before == after and _is_whole(op.form)
+    return isinstance(op.form, Reshape) and before[-2:] == after[-2:]
+
+
+def _is_whole(view: Strided) -> bool:
+    return not any(view.starts) and all(step == 1 for step in view.steps)
+
+
+def _is_turned(graph: Graph, op: Op) -> bool:
+    """The last two dimensions swapped."""
+    rank = len(graph.types[op.outputs[0]].shape)
+    turned = (*range(rank - 2), rank - 1, rank - 2)
+    return isinstance(op.form, Strided) and op.form.source == turned and _is_whole(op.form)
+
+
+def _repeats(graph: Graph, op: Op, matrix: int) -> int:
+    """How often an expansion repeats each matrix, of so many elements, before the next one comes; 0 for other ops."""
+    if not isinstance(op.form, Strided) or any(op.form.starts):
+        return 0
+    before, after = graph.types[op.inputs[0]].shape, graph.types[op.outputs[0]].shape
+    wider = [i for i, (n, m) in enumerate(zip(before, after, strict=False)) if n != m]
+    if len(before) != len(after) or len(wider) != 1 or before[wider[0]] != 1:
+        return 0
+    (at,) = wider
+    kept = all(op.form.source[i] == i and op.form.steps[i] == 1 for i in range(len(after)) if i != at)
+    return after[at] if kept and prod(after[at + 1 :]) == matrix else 0
+
+
+def _is_copy(graph: Graph, op: Op) -> bool:
+    kinds = {graph.types[name].dtype for name in (*op.inputs, *op.outputs)}
+    return isinstance(op.form, Map) and isinstance(op.form.expr, Arg) and len(op.inputs) == 1 and len(kinds) == 1 and (
+        graph.types[op.inputs[0]].shape == graph.types[op.outputs[0]].shape
+    )  # fmt: skip
+
+
+def _is_conversion(op: Op) -> bool:
+    return isinstance(op.form, Map) and isinstance(strip(op.form.expr), Arg)

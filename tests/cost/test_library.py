@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from autofuse.cost.device import resolve
@@ -78,6 +80,40 @@ def test_a_loss_picks_one_element_a_row() -> None:
     found = op_time(op, types, H200)
     assert found.dram_bytes == 8192 * 32 + 2 * 8192 + 2
     assert found.time_us < 10
+
+
+def attention(*masks: str, **options: Any) -> Op:
+    terms = (tuple(Ref(mask) for mask in masks), (), ())
+    return Op(
+        "a",
+        AtenCall("autofuse.attention.default", (Ref("q"), Ref("k"), Ref("v"), *terms), (*options.items(),)),
+        None,
+        ("o",),
+    )
+
+
+def test_attention_by_hand_counts_its_keys_and_its_masks() -> None:
+    types = {"q": tensor(4, 32, 2048, 128), "k": tensor(4, 8, 128, 2048), "v": tensor(4, 8, 2048, 64)}
+    types |= {"o": tensor(128, 2048, 64), "bias": tensor(32, 2048, 2048), "row": tensor(4, 1, 1, 2048)}
+    plain = op_time(attention(transposed=True), types, H200)
+    assert plain.binding == "tensor"
+    assert plain.time_us > 2 * 128 * 2048**2 * (128 + 64) / 1e9
+    assert op_time(attention(is_causal=True), types, H200).time_us < 0.6 * plain.time_us
+    whole, row = (op_time(attention(mask, all_seen=False), types, H200) for mask in ("bias", "row"))
+    assert whole.dram_bytes - row.dram_bytes > 6 * 32 * 2048**2 * 2
+    assert plain.time_us < row.time_us < whole.time_us
+    assert op_time(attention("bias", all_seen=True), types, H200).time_us < whole.time_us
+
+
+def test_attention_of_one_tensor_thrice() -> None:
+    """A value that is read twice is one input, and not the next argument in place of it."""
+    types = {name: tensor(2, 32, 2048, 64) for name in "qkv"} | {
+        "o": tensor(64, 2048, 64),
+        "row": tensor(2, 1, 1, 2048),
+    }
+    call = AtenCall("autofuse.attention.default", (Ref("q"), Ref("q"), Ref("q"), (Ref("row"),), (), ()))
+    itself = op_time(Op("a", call, None, ("o",)), types, H200)
+    assert itself.time_us == pytest.approx(op_time(attention("row"), types, H200).time_us)
 
 
 @pytest.mark.parametrize("m", [0, 1, 7])
