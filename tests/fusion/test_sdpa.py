@@ -316,6 +316,18 @@ def test_scores_of_three_dimensions_with_masks_of_four() -> None:
     check(bloom, (*inputs(), torch.randn(6, 1, 9), torch.rand(2, 1, 9, 9) < 0.3))
 
 
+def test_a_bias_over_dimensions_that_are_one_later_is_left_alone() -> None:
+    """[2, 1] of groups of heads does not broadcast against [2, 6] of batch and heads."""
+
+    def by_groups(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        found = scores(q, k).view(2, 2, 3, 9, 9) + bias
+        return weighted(found.view(2, 6, 9, 9), v)
+
+    args = tuple(torch.randn(2, 6, 9, 8) for _ in range(3))
+    assert recognised(by_groups, (*args, torch.randn(2, 1, 9, 9))) is None
+    check(by_groups, (*args, torch.randn(9)))
+
+
 def test_two_attentions_share_a_mask() -> None:
     def twice(q: Any, k: Any, v: Any, hidden: Any) -> Any:
         row, column = positions(q, k)
