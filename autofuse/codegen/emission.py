@@ -11,6 +11,7 @@ from autofuse.codegen.expressions import triton_type
 from autofuse.codegen.kernel import Parameter
 from autofuse.codegen.layout import Layout
 from autofuse.codegen.looptree import Compute, Join, Loop, LoopTree, Statement, build_tree
+from autofuse.codegen.narrow import Range
 from autofuse.fusion.rewrites import normalisers, softmax_maxima
 from autofuse.ir.index import Index, linearize
 from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode
@@ -54,6 +55,8 @@ class Emission:
         self.direct = _dot_operands(program)
         self.visits = _visits(self.tree.body)
         self.held: dict[int, Tile] = {}
+        self.ranges: dict[int, Range | None] = {}
+        """Least and greatest value of nodes that are integers known to fit 32 bits."""
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)

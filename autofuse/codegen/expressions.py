@@ -125,15 +125,24 @@ class _Renderer:
     def infix(self, fn: str, expr: Apply, kind: str) -> str:
         """Literals stay bare next to a tensor, which reads better and folds into immediates."""
         bare = fn not in _LOGICAL and not all(isinstance(part, Lit) for part in expr.args)
+        args = expr.args
+        if fn == "div" and bare and (inverse := _inverse(args[1], kind)) is not None:
+            fn, args = "mul", (args[0], inverse)
         texts = [
-            f"({literal(part.value, kind)})" if bare and isinstance(part, Lit) else text
-            for part, (text, _) in zip(expr.args, self.unified(expr.args, logical=fn in _LOGICAL), strict=True)
+            _signed(literal(part.value, kind)) if bare and isinstance(part, Lit) else text
+            for part, (text, _) in zip(args, self.unified(args, logical=fn in _LOGICAL), strict=True)
         ]
         return f"({texts[0]} {_INFIX[fn]} {texts[1]})"
 
     def where(self, expr: Apply) -> tuple[str, str]:
         test, kind = self.typed(expr.args[0])
-        (yes, result), (no, _) = self.unified(expr.args[1:])
+        parts = self.unified(expr.args[1:])
+        result = parts[0][1]
+        bare = result == "float32" and not all(isinstance(part, Lit) for part in expr.args[1:])
+        yes, no = (
+            literal(part.value, result) if bare and isinstance(part, Lit) else text
+            for part, (text, _) in zip(expr.args[1:], parts, strict=True)
+        )
         return f"tl.where({cast(test, kind, 'bool')}, {yes}, {no})", result
 
     def unified(self, args: Sequence[Expr], *, logical: bool = False) -> list[tuple[str, str]]:
@@ -141,6 +150,19 @@ class _Renderer:
         known = {self.typed(arg)[1] for arg in args if not isinstance(arg, Lit)}
         kind = "bool" if logical else known.pop() if len(known) == 1 else self.compute
         return [(cast(*self.typed(arg, kind), kind), kind) for arg in args]
+
+
+def _signed(number: str) -> str:
+    return f"({number})" if number.startswith("-") else number
+
+
+def _inverse(divisor: Expr, kind: str) -> Lit | None:
+    """What to multiply by in place of a division by a number, in float32: as torch does on a GPU; a unit in the last
+    place more of error, and an eighth of the instructions."""
+    if not isinstance(divisor, Lit) or kind != "float32" or not divisor.value:
+        return None
+    inverse = 1.0 / float(divisor.value)
+    return Lit(inverse) if 1e-37 < abs(inverse) < 1e37 else None
 
 
 def _call(fn: str, args: list[str], kind: str) -> str:

@@ -12,6 +12,7 @@ from autofuse.codegen.joining import Joining
 from autofuse.codegen.kernel import Kernel, Parameter
 from autofuse.codegen.layout import Walk
 from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, Statement, Write, statements_in
+from autofuse.codegen.narrow import fit, range_of
 from autofuse.ir.graph import Apply, Arg, Expr
 from autofuse.ir.program import ContractNode, Load, MapNode, Position, Program, ReduceNode
 from autofuse.schedule.schedule import Schedule
@@ -126,11 +127,7 @@ class _Emitter(Joining):
             case Load():
                 self.load(node, found)
             case Position():
-                dims = self.dims(self.program.free[node])
-                text = self.index(found.index, dims)
-                self.assign(
-                    node, f"({text}).to(tl.int64)" if dims else f"tl.full([], 0, tl.int64) + ({text})", dims, "int64"
-                )
+                self.position(node, found)
             case MapNode():
                 self.map(node, found)
             case ReduceNode():
@@ -143,6 +140,18 @@ class _Emitter(Joining):
                 self.comment(node)
                 dims = self.dims(self.program.free[node])
                 self.assign(node, self.product(found, dims, None), dims, "float32")
+
+    def position(self, node: int, found: Position) -> None:
+        self.comment(node)
+        dims = self.dims(self.program.free[node])
+        text = self.index(found.index, dims)
+        self.ranges[node] = reach = fit(found.index.bounds(self.program.sizes))
+        dtype = "int64" if reach is None else "int32"
+        if not dims:
+            text = f"tl.full([], 0, tl.{dtype}) + ({text})"
+        elif reach is None:
+            text = f"({text}).to(tl.int64)"
+        self.assign(node, text, dims, dtype)
 
     def load(self, node: int, load: Load) -> None:
         self.comment(node)
@@ -200,10 +209,19 @@ class _Emitter(Joining):
         if node in self.normalisers:
             expr, operands = self.multiplied(expr, operands)
         names = [self.expand(tile, dims) for tile in operands]
-        text = render(expr, names, [tile.dtype for tile in operands], found.compute, found.dtype)
+        compute, dtype = found.compute, register_dtype(found.dtype)
+        reach = range_of(expr, [self.ranges.get(operand) for operand in found.operands]) if operands else None
+        if reach is not None and compute == "int64" and dtype in ("int64", "bool"):
+            compute, dtype = "int32", "int32" if dtype == "int64" else dtype
+            self.ranges[node] = reach
+        text = render(expr, names, [tile.dtype for tile in operands], compute, dtype)
+        same = next((tile for tile in operands if tile == Tile(text, dims, dtype)), None)
+        if same is not None:  # a conversion between dtypes that are one in registers
+            self.tiles[node] = same
+            return
         if not operands:
-            text = f"tl.full([], {text}, {triton_type(register_dtype(found.dtype))})"
-        self.assign(node, text, dims, register_dtype(found.dtype))
+            text = f"tl.full([], {text}, {triton_type(dtype)})"
+        self.assign(node, text, dims, dtype)
 
     def multiplied(self, quotient: Expr, operands: list[Tile]) -> tuple[Expr, list[Tile]]:
         """x * (1 / s) for x / s: one division a row, not one an element."""

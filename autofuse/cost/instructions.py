@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autofuse.ir.functions import lookup
-from autofuse.ir.graph import Apply, Expr
+from autofuse.ir.graph import Apply, Expr, Lit
 
 SPECIAL = {
     "exp": 1.0, "exp2": 1.0, "log": 1.0, "log2": 1.0, "log1p": 1.0, "expm1": 1.0, "sqrt": 1.0, "rsqrt": 1.0, "div": 1.0,
@@ -26,7 +26,8 @@ def expression_cost(expr: Expr) -> tuple[float, float]:
     """Summed over an expression tree."""
     if not isinstance(expr, Apply):
         return 0.0, 0.0
-    plain, special = cost_of(expr.fn)
+    # A division by a number is a product with its inverse.
+    plain, special = cost_of("mul" if expr.fn == "div" and isinstance(expr.args[1], Lit) else expr.fn)
     for part in expr.args:
         inner = expression_cost(part)
         plain, special = plain + inner[0], special + inner[1]

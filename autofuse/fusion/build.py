@@ -174,6 +174,8 @@ class _Builder:
             case Pad():
                 return self.pad(form, dtype, index)
             case Iota():
+                if dtype == "int64" and isinstance(form.start, int) and isinstance(form.step, int):
+                    return self.node(Position(index[0] * form.step + form.start), op.name)
                 steps = Apply("add", (Apply("mul", (Arg(0), Lit(form.step))), Lit(form.start)))
                 return self.node(MapNode((self.position(index[0]),), steps, dtype, dtype), op.name)
             case _:

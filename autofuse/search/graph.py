@@ -70,8 +70,8 @@ class GraphTuner:
         return None
 
     def enumerate(self) -> Enumeration:
-        """The groups, those that save most bytes first, each with its first look. Where the budget is short the last are
-        left out; the ops one by one, which save none, are always there, by their library calls if need be."""
+        """The groups, those that save most bytes first, each with its first look. Where the budget is short the last
+        are left out; the ops one by one, which save none, are always there, by their library calls if need be."""
         found = enumerate_groups(self.graph, self.legal, budget=self.context.effort.groups)
         singles = unfused_cover(self.graph, found.groups)
         budget = self.context.budget

@@ -16,52 +16,48 @@ def attention_causal(arg1_1_ptr, arg0_1_ptr, arg2_1_ptr, view_5_ptr, SIZE_M: tl.
     p_idx = p_start + tl.arange(0, BLOCK_P)
     l_start = 0
     l_idx = l_start + tl.arange(0, BLOCK_L)
-    v2 = (n_idx).to(tl.int64)
     # arange
-    v3 = ((v2 * (1)) + (0))
+    v1 = n_idx
     # arg1_1
-    arg1_1_5 = tl.load(arg1_1_ptr + (l_idx[None, :] + m_idx * 3072 + n_idx[:, None] * 32))
-    acc11 = tl.full([BLOCK_N], float('-inf'), tl.float32)
-    acc14 = tl.full([BLOCK_N], 0.0, tl.float32)
-    acc17 = tl.full([BLOCK_N, BLOCK_P], 0, tl.float32)
+    arg1_1_3 = tl.load(arg1_1_ptr + (l_idx[None, :] + m_idx * 3072 + n_idx[:, None] * 32))
+    acc9 = tl.full([BLOCK_N], float('-inf'), tl.float32)
+    acc12 = tl.full([BLOCK_N], 0.0, tl.float32)
+    acc15 = tl.full([BLOCK_N, BLOCK_P], 0, tl.float32)
     for k_start in tl.range(0, tl.minimum(SIZE_K, tl.maximum(0, 32 + n_start)), BLOCK_K, num_stages=NUM_STAGES):
         k_idx = k_start + tl.arange(0, BLOCK_K)
-        v0 = (k_idx).to(tl.int64)
         # arange_1
-        v1 = ((v0 * (1)) + (0))
+        v0 = k_idx
         # gt
-        v4 = (v1[None, :] > v3[:, None])
+        v2 = (v0[None, :] > v1[:, None])
         # arg0_1
-        arg0_1_6 = tl.load(arg0_1_ptr + (k_idx[None, :] * 32 + l_idx[:, None] + m_idx * 3072))
+        arg0_1_4 = tl.load(arg0_1_ptr + (k_idx[None, :] * 32 + l_idx[:, None] + m_idx * 3072))
         # bmm
-        v7 = tl.dot(arg1_1_5, arg0_1_6)
+        v5 = tl.dot(arg1_1_3, arg0_1_4)
         # div
-        v8 = (v7 / (5.656854249492381))
+        v6 = (v5 * 0.17677669529663687)
         # masked_fill
-        v9 = tl.where(v4, tl.full([], float("-inf"), tl.float32), v8)
+        v7 = tl.where(v2, float("-inf"), v6)
         # _to_copy
-        v10 = v9
         # amax
-        part11 = tl.max(v10, axis=1)
-        new11 = tl.maximum(acc11, part11)
-        safe11 = tl.where(new11 == float('-inf'), 0.0, new11)
-        scale11 = tl.where(acc11 == new11, 1.0, tl.exp(acc11 - safe11))
+        part9 = tl.max(v7, axis=1)
+        new9 = tl.maximum(acc9, part9)
+        safe9 = tl.where(new9 == float('-inf'), 0.0, new9)
+        scale9 = tl.where(acc9 == new9, 1.0, tl.exp(acc9 - safe9))
         # sub
-        v12 = (v10 - safe11[:, None])
+        v10 = (v7 - safe9[:, None])
         # exp
-        v13 = tl.exp(v12)
+        v11 = tl.exp(v10)
         # sum_1
-        acc14 = acc14 * scale11
-        part14 = tl.sum(v13, axis=1)
-        acc14 = acc14 + part14
-        v16 = v13
+        acc12 = acc12 * scale9
+        part12 = tl.sum(v11, axis=1)
+        acc12 = acc12 + part12
         # arg2_1
-        arg2_1_15 = tl.load(arg2_1_ptr + (k_idx[:, None] * 32 + m_idx * 3072 + p_idx[None, :]))
+        arg2_1_13 = tl.load(arg2_1_ptr + (k_idx[:, None] * 32 + m_idx * 3072 + p_idx[None, :]))
         # bmm_1
-        acc17 = acc17 * scale11[:, None]
-        op16 = v16.to(tl.float16)
-        acc17 = tl.dot(op16, arg2_1_15, acc17)
-        acc11 = new11
+        acc15 = acc15 * scale9[:, None]
+        op14 = v11.to(tl.float16)
+        acc15 = tl.dot(op14, arg2_1_13, acc15)
+        acc9 = new9
     # bmm_1
-    v18 = (acc17 * (1.0 / acc14)[:, None])
-    tl.store(view_5_ptr + (m_idx * 3072 + n_idx[:, None] * 32 + p_idx[None, :]), v18.to(tl.float16))
+    v16 = (acc15 * (1.0 / acc12)[:, None])
+    tl.store(view_5_ptr + (m_idx * 3072 + n_idx[:, None] * 32 + p_idx[None, :]), v16.to(tl.float16))

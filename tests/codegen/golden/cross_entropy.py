@@ -22,14 +22,13 @@ def cross_entropy(arg0_1_ptr, arg1_1_ptr, where_1_ptr, SIZE_M: tl.constexpr, SIZ
         arg0_1_7 = tl.load(arg0_1_ptr + (k_idx + m_idx * 500), mask=k_mask, other=0)
         v7 = arg0_1_7.to(tl.float32)
         # _to_copy
-        v8 = v7
         # amax
-        part9 = tl.reduce(tl.where(k_mask, v8, float('-inf')), 0, nan_max)
+        part9 = tl.reduce(tl.where(k_mask, v7, float('-inf')), 0, nan_max)
         new9 = tl.maximum(acc9, part9, propagate_nan=tl.PropagateNan.ALL)
         safe9 = tl.where(new9 == float('-inf'), 0.0, new9)
         scale9 = tl.where(acc9 == new9, 1.0, tl.exp(acc9 - safe9))
         # sub
-        v11 = (v8 - safe9)
+        v11 = (v7 - safe9)
         # exp
         v12 = tl.exp(v11)
         # sum_1
@@ -45,22 +44,20 @@ def cross_entropy(arg0_1_ptr, arg1_1_ptr, where_1_ptr, SIZE_M: tl.constexpr, SIZ
     v2 = tl.full([], 0, tl.int64)
     # where
     v3 = tl.where(v1, arg1_1_0, v2)
-    v4 = tl.where((v3 < (0)), (v3 + (500)), v3)
+    v4 = tl.where((v3 < 0), (v3 + 500), v3)
     # arg0_1
     arg0_1_5 = tl.load(arg0_1_ptr + (m_idx * 500 + v4))
     v5 = arg0_1_5.to(tl.float32)
     # _to_copy
-    v6 = v5
     # sub
-    v10 = (v6 - acc9)
+    v10 = (v5 - acc9)
     # log
     v14 = tl.log(acc13)
     # sub_1
     v15 = (v10 - v14)
     # _to_copy_1
-    v16 = v15
     # neg
-    v17 = (-v16)
+    v17 = (-v15)
     # scalar_tensor_1
     v18 = tl.full([], 0.0, tl.float32)
     # where_1

@@ -17,7 +17,7 @@ def geglu_chunk(arg0_1_ptr, mul_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr,
     arg0_1_0 = tl.load(arg0_1_ptr + (m_idx * 400 + n_idx), mask=n_mask, other=0)
     v0 = arg0_1_0.to(tl.float32)
     # gelu
-    v1 = ((v0 * (0.5)) * (tl.erf((v0 * (0.7071067811865476))) + (1.0)))
+    v1 = ((v0 * 0.5) * (tl.erf((v0 * 0.7071067811865476)) + 1.0))
     # arg0_1
     arg0_1_2 = tl.load(arg0_1_ptr + (m_idx * 400 + n_idx + 200), mask=n_mask, other=0)
     v2 = arg0_1_2.to(tl.float32)

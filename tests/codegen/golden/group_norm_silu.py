@@ -28,12 +28,11 @@ def group_norm_silu(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, silu_ptr, SIZE_M: tl.con
         arg0_1_0 = tl.load(arg0_1_ptr + (m_idx * 1200 + n_idx[:, None] * 100 + p_idx * 400 + q_idx[None, :]), mask=q_mask[None, :], other=0)
         v0 = arg0_1_0.to(tl.float32)
         # _to_copy
-        v1 = v0
         # var_mean_sum
-        acc2 = acc2 + tl.where(q_mask[None, :], v1, 0.0)
+        acc2 = acc2 + tl.where(q_mask[None, :], v0, 0.0)
     v2 = tl.sum(tl.sum(acc2, axis=1), axis=0)
     # var_mean_mean
-    v3 = (v2 * (0.0025))
+    v3 = (v2 * 0.0025)
     acc6 = tl.full([BLOCK_N, BLOCK_Q], 0.0, tl.float32)
     for q_start in tl.range(0, SIZE_Q, BLOCK_Q, num_stages=NUM_STAGES):
         q_idx = q_start + tl.arange(0, BLOCK_Q)
@@ -42,18 +41,17 @@ def group_norm_silu(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, silu_ptr, SIZE_M: tl.con
         arg0_1_0 = tl.load(arg0_1_ptr + (m_idx * 1200 + n_idx[:, None] * 100 + p_idx * 400 + q_idx[None, :]), mask=q_mask[None, :], other=0)
         v0 = arg0_1_0.to(tl.float32)
         # _to_copy
-        v1 = v0
         # var_mean_centred
-        v4 = (v1 - v3)
+        v4 = (v0 - v3)
         # var_mean_square
         v5 = (v4 * v4)
         # var_mean_total
         acc6 = acc6 + tl.where(q_mask[None, :], v5, 0.0)
     v6 = tl.sum(tl.sum(acc6, axis=1), axis=0)
     # var_mean_var
-    v7 = (v6 * (0.0025))
+    v7 = (v6 * 0.0025)
     # add
-    v8 = (v7 + (1e-05))
+    v8 = (v7 + 1e-05)
     # rsqrt
     v9 = tl.rsqrt(v8)
     # arg1_1
@@ -77,13 +75,11 @@ def group_norm_silu(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, silu_ptr, SIZE_M: tl.con
         arg0_1_0 = tl.load(arg0_1_ptr + (m_idx * 1200 + n_idx[:, None] * 100 + p_idx * 400 + q_idx[None, :]), mask=q_mask[None, :], other=0)
         v0 = arg0_1_0.to(tl.float32)
         # _to_copy
-        v1 = v0
         # mul_2
-        v12 = (v1 * v11[:, None])
+        v12 = (v0 * v11[:, None])
         # add_2
         v17 = (v12 + v16[:, None])
         # _to_copy_1
-        v18 = v17
         # silu
-        v19 = (v18 * sigmoid(v18))
+        v19 = (v17 * sigmoid(v17))
         tl.store(silu_ptr + (m_idx * 1200 + n_idx[:, None] * 100 + p_idx * 400 + q_idx[None, :]), v19.to(tl.float16), mask=q_mask[None, :])

@@ -16,8 +16,8 @@ def int4_linear(arg2_1_ptr, arg1_1_ptr, arg0_1_ptr, mm_ptr, SIZE_M: tl.constexpr
     n_mask = n_idx < SIZE_N
     r_start = 0
     r_idx = r_start + tl.arange(0, BLOCK_R)
-    v4 = (r_idx).to(tl.int64)
-    v5 = (v4 < (1))
+    v4 = r_idx
+    v5 = (v4 < 1)
     acc11 = tl.full([BLOCK_M, BLOCK_N], 0, tl.float32)
     for k_start in tl.range(0, SIZE_K, BLOCK_K, num_stages=NUM_STAGES):
         k_idx = k_start
@@ -31,14 +31,14 @@ def int4_linear(arg2_1_ptr, arg1_1_ptr, arg0_1_ptr, mm_ptr, SIZE_M: tl.constexpr
             # arg0_1
             arg0_1_1 = tl.load(arg0_1_ptr + (k_idx * 32 + l_idx[:, None] + n_idx[None, :] * 64), mask=n_mask[None, :], other=0)
             # bitwise_and
-            v3 = (arg0_1_1 & (15))
+            v3 = (arg0_1_1 & 15)
             # rshift
-            v2 = (arg0_1_1 >> (4))
+            v2 = (arg0_1_1 >> 4)
             v6 = tl.where(v5[None, :, None], v3[:, None, :], v2[:, None, :])
             # _to_copy
             v7 = v6.to(tl.float32)
             # sub
-            v8 = (v7 - (8.0))
+            v8 = (v7 - 8.0)
             # mul
             v10 = (v8 * v9[None, None, :])
             # mm

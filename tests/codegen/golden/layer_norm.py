@@ -17,16 +17,15 @@ def layer_norm(arg2_1_ptr, arg0_1_ptr, arg1_1_ptr, _to_copy_1_ptr, SIZE_M: tl.co
         arg2_1_0 = tl.load(arg2_1_ptr + (m_idx * 500 + n_idx), mask=n_mask, other=0)
         v0 = arg2_1_0.to(tl.float32)
         # _to_copy
-        v1 = v0
         # var_mean_sum
-        part2 = tl.sum(tl.where(n_mask, v1, 0.0), axis=0)
+        part2 = tl.sum(tl.where(n_mask, v0, 0.0), axis=0)
         new2 = acc2 + part2
         taken2 = tl.minimum(BLOCK_N, SIZE_N - n_start) * 1.0
         tile2 = part2 * (500.0 / taken2)
         # var_mean_mean
-        v3 = (tile2 * (0.002))
+        v3 = (tile2 * 0.002)
         # sub
-        v4 = (v1 - v3)
+        v4 = (v0 - v3)
         # var_mean_square
         v5 = (v4 * v4)
         # var_mean_total
@@ -36,11 +35,11 @@ def layer_norm(arg2_1_ptr, arg0_1_ptr, arg1_1_ptr, _to_copy_1_ptr, SIZE_M: tl.co
         acc6 = acc6 + tl.sum(tl.where(n_mask, v5, 0.0), axis=0) + delta6 * delta6 * weight6
         acc2 = new2
     # var_mean_mean
-    v3 = (acc2 * (0.002))
+    v3 = (acc2 * 0.002)
     # var_mean_var
-    v7 = (acc6 * (0.002))
+    v7 = (acc6 * 0.002)
     # add
-    v8 = (v7 + (1e-05))
+    v8 = (v7 + 1e-05)
     # rsqrt
     v9 = tl.rsqrt(v8)
     for n_start in tl.range(0, SIZE_N, BLOCK_N, num_stages=NUM_STAGES):
@@ -50,9 +49,8 @@ def layer_norm(arg2_1_ptr, arg0_1_ptr, arg1_1_ptr, _to_copy_1_ptr, SIZE_M: tl.co
         arg2_1_0 = tl.load(arg2_1_ptr + (m_idx * 500 + n_idx), mask=n_mask, other=0)
         v0 = arg2_1_0.to(tl.float32)
         # _to_copy
-        v1 = v0
         # sub
-        v4 = (v1 - v3)
+        v4 = (v0 - v3)
         # mul
         v10 = (v4 * v9)
         # arg0_1
@@ -66,5 +64,4 @@ def layer_norm(arg2_1_ptr, arg0_1_ptr, arg1_1_ptr, _to_copy_1_ptr, SIZE_M: tl.co
         # add_1
         v14 = (v12 + v13)
         # _to_copy_1
-        v15 = v14
-        tl.store(_to_copy_1_ptr + (m_idx * 500 + n_idx), v15.to(tl.float16), mask=n_mask)
+        tl.store(_to_copy_1_ptr + (m_idx * 500 + n_idx), v14.to(tl.float16), mask=n_mask)

@@ -35,5 +35,5 @@ def linear_bias_gelu(arg2_1_ptr, arg0_1_desc32x32, arg1_1_desc32x32, gelu_desc32
         # addmm_bias
         v4 = (acc2 + v3[None, :])
         # gelu
-        v5 = (v4 * sigmoid(((v4 * (1.5957691216057308)) * (((v4 * v4) * (0.044715)) + (1.0)))))
+        v5 = (v4 * sigmoid(((v4 * 1.5957691216057308) * (((v4 * v4) * 0.044715) + 1.0))))
         gelu_desc32x32.store([m_start, n_start], v5.to(tl.float16))

@@ -29,14 +29,13 @@ def linear_cross_entropy(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, where_1_ptr, SIZE_M
             # mm
             acc10 = tl.dot(arg0_1_5, arg1_1_9, acc10)
         # _to_copy
-        v11 = acc10
         # amax
-        part12 = tl.reduce(tl.where(l_mask[None, :], v11, float('-inf')), 1, nan_max)
+        part12 = tl.reduce(tl.where(l_mask[None, :], acc10, float('-inf')), 1, nan_max)
         new12 = tl.maximum(acc12, part12, propagate_nan=tl.PropagateNan.ALL)
         safe12 = tl.where(new12 == float('-inf'), 0.0, new12)
         scale12 = tl.where(acc12 == new12, 1.0, tl.exp(acc12 - safe12))
         # sub
-        v14 = (v11 - safe12[:, None])
+        v14 = (acc10 - safe12[:, None])
         # exp
         v15 = tl.exp(v14)
         # sum_1
@@ -52,7 +51,7 @@ def linear_cross_entropy(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, where_1_ptr, SIZE_M
     v2 = tl.full([], 0, tl.int64)
     # where
     v3 = tl.where(v1, arg2_1_0, v2)
-    v4 = tl.where((v3 < (0)), (v3 + (100)), v3)
+    v4 = tl.where((v3 < 0), (v3 + 100), v3)
     acc7 = tl.full([BLOCK_M, BLOCK_K], 0, tl.float32)
     for k_start in tl.range(0, SIZE_K, BLOCK_K, num_stages=NUM_STAGES):
         k_idx = k_start + tl.arange(0, BLOCK_K)
@@ -64,17 +63,15 @@ def linear_cross_entropy(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, where_1_ptr, SIZE_M
         acc7 = acc7 + arg0_1_5.to(tl.float32) * arg1_1_6.to(tl.float32)
     v7 = tl.sum(acc7, axis=1)
     # _to_copy
-    v8 = v7
     # sub
-    v13 = (v8 - acc12)
+    v13 = (v7 - acc12)
     # log
     v17 = tl.log(acc16)
     # sub_1
     v18 = (v13 - v17)
     # _to_copy_1
-    v19 = v18
     # neg
-    v20 = (-v19)
+    v20 = (-v18)
     # scalar_tensor_1
     v21 = tl.full([], 0.0, tl.float32)
     # where_1

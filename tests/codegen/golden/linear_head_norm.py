@@ -26,24 +26,22 @@ def linear_head_norm(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, _to_copy_1_ptr, SIZE_M:
         # mm
         acc2 = tl.dot(arg0_1_0, arg1_1_1, acc2)
     # _to_copy
-    v3 = acc2
     # pow_1
-    v4 = (v3 * v3)
+    v4 = (acc2 * acc2)
     # mean_sum
     v5 = tl.sum(v4, axis=1)
     # mean
-    v6 = (v5 * (0.03125))
+    v6 = (v5 * 0.03125)
     # add
-    v7 = (v6 + (9.999999974752427e-07))
+    v7 = (v6 + 9.999999974752427e-07)
     # rsqrt
     v8 = tl.rsqrt(v7)
     # mul
-    v9 = (v3 * v8[:, None])
+    v9 = (acc2 * v8[:, None])
     # arg2_1
     arg2_1_10 = tl.load(arg2_1_ptr + (p_idx))
     v10 = arg2_1_10.to(tl.float32)
     # mul_1
     v11 = (v9 * v10[None, :])
     # _to_copy_1
-    v12 = v11
-    tl.store(_to_copy_1_ptr + (m_idx[:, None] * 96 + n_idx * 32 + p_idx[None, :]), v12.to(tl.float16), mask=m_mask[:, None])
+    tl.store(_to_copy_1_ptr + (m_idx[:, None] * 96 + n_idx * 32 + p_idx[None, :]), v11.to(tl.float16), mask=m_mask[:, None])

@@ -37,7 +37,7 @@ def lora_linear(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, arg3_1_ptr, add_ptr, SIZE_M:
     op4 = acc4.to(tl.float16)
     v6 = tl.dot(op4, arg3_1_5)
     # mul
-    v7 = (v6 * (2.0))
+    v7 = (v6 * 2.0)
     # add
     v8 = (acc2 + v7)
     tl.store(add_ptr + (m_idx[:, None] * 48 + n_idx[None, :]), v8.to(tl.float16), mask=m_mask[:, None] & n_mask[None, :])

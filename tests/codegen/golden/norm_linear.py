@@ -23,9 +23,8 @@ def norm_linear(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, mm_ptr, SIZE_M: tl.constexpr
         arg0_1_0 = tl.load(arg0_1_ptr + (k_idx[None, :] + m_idx[:, None] * 80), mask=m_mask[:, None] & k_mask[None, :], other=0)
         v0 = arg0_1_0.to(tl.float32)
         # _to_copy
-        v1 = v0
         # pow_1
-        v2 = (v1 * v1)
+        v2 = (v0 * v0)
         # mean_sum
         acc3 = acc3 + tl.where(k_mask[None, :], v2, 0.0)
         # arg1_1
@@ -39,9 +38,9 @@ def norm_linear(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, mm_ptr, SIZE_M: tl.constexpr
         acc10 = tl.dot(op9, arg2_1_8, acc10)
     v3 = tl.sum(acc3, axis=1)
     # mean
-    v4 = (v3 * (0.0125))
+    v4 = (v3 * 0.0125)
     # add
-    v5 = (v4 + (9.999999974752427e-07))
+    v5 = (v4 + 9.999999974752427e-07)
     # rsqrt
     v6 = tl.rsqrt(v5)
     # mm

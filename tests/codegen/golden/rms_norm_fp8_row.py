@@ -20,26 +20,24 @@ def rms_norm_fp8_row(arg0_1_ptr, arg1_1_ptr, div_ptr, _to_copy_2_ptr, SIZE_M: tl
     arg0_1_0 = tl.load(arg0_1_ptr + (m_idx * 200 + n_idx), mask=n_mask, other=0)
     v0 = arg0_1_0.to(tl.float32)
     # _to_copy
-    v1 = v0
     # pow_1
-    v2 = (v1 * v1)
+    v2 = (v0 * v0)
     # mean_sum
     v3 = tl.sum(tl.where(n_mask, v2, 0.0), axis=0)
     # mean
-    v4 = (v3 * (0.005))
+    v4 = (v3 * 0.005)
     # add
-    v5 = (v4 + (1e-06))
+    v5 = (v4 + 1e-06)
     # rsqrt
     v6 = tl.rsqrt(v5)
     # mul
-    v7 = (v1 * v6)
+    v7 = (v0 * v6)
     # arg1_1
     arg1_1_8 = tl.load(arg1_1_ptr + (n_idx), mask=n_mask, other=0)
     v8 = arg1_1_8.to(tl.float32)
     # _to_copy_1
-    v9 = v8
     # mul_1
-    v10 = (v7 * v9)
+    v10 = (v7 * v8)
     # abs_1
     v11 = tl.abs(v10)
     # amax
@@ -47,12 +45,11 @@ def rms_norm_fp8_row(arg0_1_ptr, arg1_1_ptr, div_ptr, _to_copy_2_ptr, SIZE_M: tl
     # clamp
     v13 = tl.maximum(v12, tl.full([], 1e-12, tl.float32), propagate_nan=tl.PropagateNan.ALL)
     # div
-    v14 = (v13 / (448.0))
+    v14 = (v13 * 0.002232142857142857)
     tl.store(div_ptr + (m_idx), v14)
     # div_1
     v15 = (v10 / v14)
     # clamp_1
     v16 = tl.minimum(tl.maximum(v15, tl.full([], -448.0, tl.float32), propagate_nan=tl.PropagateNan.ALL), tl.full([], 448.0, tl.float32), propagate_nan=tl.PropagateNan.ALL)
     # _to_copy_2
-    v17 = v16
-    tl.store(_to_copy_2_ptr + (m_idx * 200 + n_idx), v17.to(tl.float8e4nv), mask=n_mask)
+    tl.store(_to_copy_2_ptr + (m_idx * 200 + n_idx), v16.to(tl.float8e4nv), mask=n_mask)

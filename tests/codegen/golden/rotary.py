@@ -23,8 +23,8 @@ def rotary(arg3_1_ptr, arg1_1_ptr, arg2_1_ptr, add_1_ptr, arg0_1_ptr, add_ptr, S
     v1 = arg1_1_1.to(tl.float32)
     # mul_2
     v2 = (v0 * v1[:, None])
-    v6 = (p_idx).to(tl.int64)
-    v7 = (v6 < (8))
+    v6 = p_idx
+    v7 = (v6 < 8)
     # arg3_1
     arg3_1_4 = tl.load(arg3_1_ptr + (n_idx * 16 + p_idx[:, None] + q_idx[None, :] * 96 + 8), mask=(p_idx[:, None] + 8 < 16), other=0)
     v4 = arg3_1_4.to(tl.float32)

@@ -23,11 +23,10 @@ def router(arg0_1_ptr, arg1_1_ptr, div_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.con
         # mm
         acc2 = tl.dot(arg0_1_0, arg1_1_1, acc2)
     # _to_copy
-    v3 = acc2
     # amax
-    v4 = tl.max(tl.where(n_mask[None, :], v3, float('-inf')), axis=1)
+    v4 = tl.max(tl.where(n_mask[None, :], acc2, float('-inf')), axis=1)
     # sub
-    v5 = (v3 - v4[:, None])
+    v5 = (acc2 - v4[:, None])
     # exp
     v6 = tl.exp(v5)
     # sum_1

@@ -17,14 +17,13 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
         arg0_1_0 = tl.load(arg0_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), mask=n_mask[None, :], other=0)
         v0 = arg0_1_0.to(tl.float32)
         # _to_copy
-        v1 = v0
         # amax
-        part2 = tl.max(tl.where(n_mask[None, :], v1, float('-inf')), axis=1)
+        part2 = tl.max(tl.where(n_mask[None, :], v0, float('-inf')), axis=1)
         new2 = tl.maximum(acc2, part2)
         safe2 = tl.where(new2 == float('-inf'), 0.0, new2)
         scale2 = tl.where(acc2 == new2, 1.0, tl.exp(acc2 - safe2))
         # sub
-        v3 = (v1 - safe2[:, None])
+        v3 = (v0 - safe2[:, None])
         # exp
         v4 = tl.exp(v3)
         # sum_1
@@ -39,14 +38,13 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
     arg0_1_0 = tl.load(arg0_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), mask=n_mask[None, :], other=0)
     v0 = arg0_1_0.to(tl.float32)
     # _to_copy
-    v1 = v0
     # amax
-    part2 = tl.max(tl.where(n_mask[None, :], v1, float('-inf')), axis=1)
+    part2 = tl.max(tl.where(n_mask[None, :], v0, float('-inf')), axis=1)
     new2 = tl.maximum(acc2, part2)
     safe2 = tl.where(new2 == float('-inf'), 0.0, new2)
     scale2 = tl.where(acc2 == new2, 1.0, tl.exp(acc2 - safe2))
     # sub
-    v3 = (v1 - safe2[:, None])
+    v3 = (v0 - safe2[:, None])
     # exp
     v4 = tl.exp(v3)
     # sum_1
@@ -60,16 +58,14 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
     # arg0_1
     v0 = arg0_1_0.to(tl.float32)
     # _to_copy
-    v1 = v0
     # sub
-    v3 = (v1 - acc2[:, None])
+    v3 = (v0 - acc2[:, None])
     # exp
     v4 = tl.exp(v3)
     # div
     v6 = (v4 * (1.0 / acc5)[:, None])
     # _to_copy_1
-    v7 = v6
-    tl.store(_to_copy_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), v7.to(tl.float16), mask=n_mask[None, :])
+    tl.store(_to_copy_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), v6.to(tl.float16), mask=n_mask[None, :])
     for n_turn in tl.range(0, 384, BLOCK_N, num_stages=NUM_STAGES):
         n_start = 256 - n_turn
         n_idx = n_start + tl.arange(0, BLOCK_N)
@@ -78,13 +74,11 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
         arg0_1_0 = tl.load(arg0_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), mask=n_mask[None, :], other=0)
         v0 = arg0_1_0.to(tl.float32)
         # _to_copy
-        v1 = v0
         # sub
-        v3 = (v1 - acc2[:, None])
+        v3 = (v0 - acc2[:, None])
         # exp
         v4 = tl.exp(v3)
         # div
         v6 = (v4 * (1.0 / acc5)[:, None])
         # _to_copy_1
-        v7 = v6
-        tl.store(_to_copy_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), v7.to(tl.float16), mask=n_mask[None, :])
+        tl.store(_to_copy_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), v6.to(tl.float16), mask=n_mask[None, :])
