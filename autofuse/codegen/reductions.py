@@ -128,7 +128,7 @@ class Reductions(Contracts):
         """The running value that followers read inside this turn of the loop."""
         if found.fn == "max":
             self.line(f"safe{node} = tl.where(new{node} == float('-inf'), 0.0, new{node})")
-            self.line(f"scale{node} = tl.where(acc{node} == new{node}, 1.0, tl.exp(acc{node} - safe{node}))")
+            self.line(f"scale{node} = tl.where(acc{node} == new{node}, 1.0, natural_exp(acc{node} - safe{node}))")
             self.running[node] = f"safe{node}"
             return
         axis, others = self.looped_axis(found)

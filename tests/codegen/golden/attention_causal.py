@@ -3,6 +3,11 @@ import triton.language as tl
 
 
 @triton.jit
+def natural_exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def attention_causal(arg1_1_ptr, arg0_1_ptr, arg2_1_ptr, view_5_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr, SIZE_P: tl.constexpr, SIZE_K: tl.constexpr, SIZE_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     n_tile = tile % 3
@@ -42,11 +47,11 @@ def attention_causal(arg1_1_ptr, arg0_1_ptr, arg2_1_ptr, view_5_ptr, SIZE_M: tl.
         part9 = tl.max(v7, axis=1)
         new9 = tl.maximum(acc9, part9)
         safe9 = tl.where(new9 == float('-inf'), 0.0, new9)
-        scale9 = tl.where(acc9 == new9, 1.0, tl.exp(acc9 - safe9))
+        scale9 = tl.where(acc9 == new9, 1.0, natural_exp(acc9 - safe9))
         # sub
         v10 = (v7 - safe9[:, None])
         # exp
-        v11 = tl.exp(v10)
+        v11 = natural_exp(v10)
         # sum_1
         acc12 = acc12 * scale9
         part12 = tl.sum(v11, axis=1)

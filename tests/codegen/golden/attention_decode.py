@@ -3,6 +3,11 @@ import triton.language as tl
 
 
 @triton.jit
+def natural_exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def attention_decode(arg2_1_ptr, arg0_1_ptr, arg1_1_ptr, arg3_1_ptr, arrivals, parts9, parts12, parts15, view_8_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr, SIZE_P: tl.constexpr, SIZE_Q: tl.constexpr, SIZE_K: tl.constexpr, SIZE_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, PART_K: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     k_part = tile % 3
@@ -49,11 +54,11 @@ def attention_decode(arg2_1_ptr, arg0_1_ptr, arg1_1_ptr, arg3_1_ptr, arrivals, p
         part9 = tl.max(tl.where(k_mask[None, :], v7, float('-inf')), axis=1)
         new9 = tl.maximum(acc9, part9)
         safe9 = tl.where(new9 == float('-inf'), 0.0, new9)
-        scale9 = tl.where(acc9 == new9, 1.0, tl.exp(acc9 - safe9))
+        scale9 = tl.where(acc9 == new9, 1.0, natural_exp(acc9 - safe9))
         # sub
         v10 = (v7 - safe9[:, None])
         # exp
-        v11 = tl.exp(v10)
+        v11 = natural_exp(v10)
         # sum_1
         acc12 = acc12 * scale9
         part12 = tl.sum(tl.where(k_mask[None, :], v11, 0.0), axis=1)
@@ -78,12 +83,12 @@ def attention_decode(arg2_1_ptr, arg0_1_ptr, arg1_1_ptr, arg3_1_ptr, arrivals, p
         all12 = tl.full([BLOCK_N], 0.0, tl.float32)
         for other in tl.range(0, 3):
             part = tl.load(parts9 + (rest_k * 3 + other) * 4 + tl.arange(0, BLOCK_N), cache_modifier=".cg")
-            scale = tl.where(part == all9, 1.0, tl.exp(part - all9))
+            scale = tl.where(part == all9, 1.0, natural_exp(part - all9))
             all12 = all12 + tl.load(parts12 + (rest_k * 3 + other) * 4 + tl.arange(0, BLOCK_N), cache_modifier=".cg") * scale
         all15 = tl.full([BLOCK_N, BLOCK_Q], 0.0, tl.float32)
         for other in tl.range(0, 3):
             part = tl.load(parts9 + (rest_k * 3 + other) * 4 + tl.arange(0, BLOCK_N), cache_modifier=".cg")
-            scale = tl.where(part == all9, 1.0, tl.exp(part - all9))
+            scale = tl.where(part == all9, 1.0, natural_exp(part - all9))
             all15 = all15 + tl.load(parts15 + (rest_k * 3 + other) * 128 + tl.arange(0, BLOCK_N)[:, None] * 32 + tl.arange(0, BLOCK_Q)[None, :], cache_modifier=".cg") * scale[:, None]
         # bmm_1
         v16 = (all15 * (1.0 / all12)[:, None])

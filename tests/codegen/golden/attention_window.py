@@ -3,6 +3,11 @@ import triton.language as tl
 
 
 @triton.jit
+def natural_exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def attention_window(arg1_1_ptr, arg0_1_ptr, arg2_1_ptr, view_5_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr, SIZE_P: tl.constexpr, SIZE_K: tl.constexpr, SIZE_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     n_tile = tile % 3
@@ -48,11 +53,11 @@ def attention_window(arg1_1_ptr, arg0_1_ptr, arg2_1_ptr, view_5_ptr, SIZE_M: tl.
         part12 = tl.max(v10, axis=1)
         new12 = tl.maximum(acc12, part12)
         safe12 = tl.where(new12 == float('-inf'), 0.0, new12)
-        scale12 = tl.where(acc12 == new12, 1.0, tl.exp(acc12 - safe12))
+        scale12 = tl.where(acc12 == new12, 1.0, natural_exp(acc12 - safe12))
         # sub_1
         v13 = (v10 - safe12[:, None])
         # exp
-        v14 = tl.exp(v13)
+        v14 = natural_exp(v13)
         # sum_1
         acc15 = acc15 * scale12
         part15 = tl.sum(v14, axis=1)

@@ -8,6 +8,11 @@ def nan_max(a, b):
 
 
 @triton.jit
+def natural_exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def cross_entropy(arg0_1_ptr, arg1_1_ptr, where_1_ptr, SIZE_M: tl.constexpr, SIZE_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     m_tile = tile
@@ -26,11 +31,11 @@ def cross_entropy(arg0_1_ptr, arg1_1_ptr, where_1_ptr, SIZE_M: tl.constexpr, SIZ
         part9 = tl.reduce(tl.where(k_mask, v7, float('-inf')), 0, nan_max)
         new9 = tl.maximum(acc9, part9, propagate_nan=tl.PropagateNan.ALL)
         safe9 = tl.where(new9 == float('-inf'), 0.0, new9)
-        scale9 = tl.where(acc9 == new9, 1.0, tl.exp(acc9 - safe9))
+        scale9 = tl.where(acc9 == new9, 1.0, natural_exp(acc9 - safe9))
         # sub
         v11 = (v7 - safe9)
         # exp
-        v12 = tl.exp(v11)
+        v12 = natural_exp(v11)
         # sum_1
         acc13 = acc13 * scale9
         part13 = tl.sum(tl.where(k_mask, v12, 0.0), axis=0)

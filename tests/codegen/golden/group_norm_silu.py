@@ -4,7 +4,7 @@ import triton.language as tl
 
 @triton.jit
 def sigmoid(x):
-    root = tl.rsqrt(1.0 + tl.exp(-x))
+    root = tl.rsqrt(1.0 + tl.exp2(x * -1.4426950408889634))
     return root * root
 
 

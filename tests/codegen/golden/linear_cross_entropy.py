@@ -8,6 +8,11 @@ def nan_max(a, b):
 
 
 @triton.jit
+def natural_exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def linear_cross_entropy(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, where_1_ptr, SIZE_M: tl.constexpr, SIZE_K: tl.constexpr, SIZE_L: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     m_tile = tile
@@ -33,11 +38,11 @@ def linear_cross_entropy(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, where_1_ptr, SIZE_M
         part12 = tl.reduce(tl.where(l_mask[None, :], acc10, float('-inf')), 1, nan_max)
         new12 = tl.maximum(acc12, part12, propagate_nan=tl.PropagateNan.ALL)
         safe12 = tl.where(new12 == float('-inf'), 0.0, new12)
-        scale12 = tl.where(acc12 == new12, 1.0, tl.exp(acc12 - safe12))
+        scale12 = tl.where(acc12 == new12, 1.0, natural_exp(acc12 - safe12))
         # sub
         v14 = (acc10 - safe12[:, None])
         # exp
-        v15 = tl.exp(v14)
+        v15 = natural_exp(v14)
         # sum_1
         acc16 = acc16 * scale12
         part16 = tl.sum(tl.where(l_mask[None, :], v15, 0.0), axis=1)

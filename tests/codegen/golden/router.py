@@ -3,6 +3,11 @@ import triton.language as tl
 
 
 @triton.jit
+def natural_exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def router(arg0_1_ptr, arg1_1_ptr, div_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr, SIZE_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     m_tile = tile
@@ -28,7 +33,7 @@ def router(arg0_1_ptr, arg1_1_ptr, div_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.con
     # sub
     v5 = (acc2 - v4[:, None])
     # exp
-    v6 = tl.exp(v5)
+    v6 = natural_exp(v5)
     # sum_1
     v7 = tl.sum(tl.where(n_mask[None, :], v6, 0.0), axis=1)
     # div

@@ -3,6 +3,11 @@ import triton.language as tl
 
 
 @triton.jit
+def natural_exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     m_tile = tile
@@ -21,11 +26,11 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
         part2 = tl.max(tl.where(n_mask[None, :], v0, float('-inf')), axis=1)
         new2 = tl.maximum(acc2, part2)
         safe2 = tl.where(new2 == float('-inf'), 0.0, new2)
-        scale2 = tl.where(acc2 == new2, 1.0, tl.exp(acc2 - safe2))
+        scale2 = tl.where(acc2 == new2, 1.0, natural_exp(acc2 - safe2))
         # sub
         v3 = (v0 - safe2[:, None])
         # exp
-        v4 = tl.exp(v3)
+        v4 = natural_exp(v3)
         # sum_1
         acc5 = acc5 * scale2
         part5 = tl.sum(tl.where(n_mask[None, :], v4, 0.0), axis=1)
@@ -42,11 +47,11 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
     part2 = tl.max(tl.where(n_mask[None, :], v0, float('-inf')), axis=1)
     new2 = tl.maximum(acc2, part2)
     safe2 = tl.where(new2 == float('-inf'), 0.0, new2)
-    scale2 = tl.where(acc2 == new2, 1.0, tl.exp(acc2 - safe2))
+    scale2 = tl.where(acc2 == new2, 1.0, natural_exp(acc2 - safe2))
     # sub
     v3 = (v0 - safe2[:, None])
     # exp
-    v4 = tl.exp(v3)
+    v4 = natural_exp(v3)
     # sum_1
     acc5 = acc5 * scale2
     part5 = tl.sum(tl.where(n_mask[None, :], v4, 0.0), axis=1)
@@ -61,7 +66,7 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
     # sub
     v3 = (v0 - acc2[:, None])
     # exp
-    v4 = tl.exp(v3)
+    v4 = natural_exp(v3)
     # div
     v6 = (v4 * (1.0 / acc5)[:, None])
     # _to_copy_1
@@ -77,7 +82,7 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
         # sub
         v3 = (v0 - acc2[:, None])
         # exp
-        v4 = tl.exp(v3)
+        v4 = natural_exp(v3)
         # div
         v6 = (v4 * (1.0 / acc5)[:, None])
         # _to_copy_1
