@@ -12,7 +12,7 @@ from autofuse.codegen.kernel import Parameter
 from autofuse.codegen.layout import Layout
 from autofuse.codegen.looptree import Compute, Join, Loop, LoopTree, Statement, build_tree
 from autofuse.codegen.narrow import Range
-from autofuse.fusion.rewrites import normalisers, softmax_maxima
+from autofuse.fusion.exponentials import normalisers, softmax_maxima
 from autofuse.ir.index import Index, linearize
 from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode
 from autofuse.schedule.schedule import Schedule

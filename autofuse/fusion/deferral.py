@@ -2,7 +2,9 @@
 sum over k of (f_m * x_mk) * w_kn = f_m * sum over k of x_mk * w_kn. Valid where the operand is a product with the
 factor or a quotient by it. Then a norm's row factor or a softmax's divisor no longer stands between a reduction and
 the product that follows it: both run in one loop, and an operand that was only scaled is multiplied as it was loaded.
-The factor meets the sum in float32 where eager rounds the scaled operand.
+The factor meets the sum in float32 where eager rounds the scaled operand. What is left is rounded in its place; in
+float16, which ends at 65504, it may then be too large where the scaled operand was not: there only what was float16
+before, and what lies between 0 and 1, goes without its factor.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from autofuse.fusion.algebra import skip_identity, strip
 from autofuse.fusion.build import moved_node, moved_store, rename
+from autofuse.fusion.exponentials import shifted_exponentials
 from autofuse.ir.graph import Apply, Arg, Expr
 from autofuse.ir.program import ContractNode, MapNode, Node, Program
 
@@ -70,6 +73,8 @@ def _factored(program: Program, contract: ContractNode) -> _Factored | None:
             rests.append(side)
         elif isinstance(rest, Arg) and getattr(program.nodes[rest.index], "dtype", "") == stored:
             rests.append(rest.index)
+        elif stored == "float16" and not (isinstance(rest, Arg) and rest.index in shifted_exponentials(program)):
+            return None
         else:
             operands = _read(rest)
             rests.append(MapNode(operands, _over(rest, operands), "float32", stored))

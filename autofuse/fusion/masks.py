@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from autofuse.fusion.algebra import skip_identity, strip, with_literals
-from autofuse.fusion.rewrites import linear_in, shifted_exponentials
+from autofuse.fusion.exponentials import linear_in, shifted_exponentials
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
 from autofuse.ir.index import Index
 from autofuse.ir.program import ContractNode, MapNode, Position, Program, ReduceNode

@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autofuse.fusion.algebra import map_of, skip_identity, strip
+from autofuse.fusion.algebra import skip_identity, strip
 from autofuse.fusion.deferral import deferred
+from autofuse.fusion.exponentials import difference, linear_in, shifted_exponentials
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
-from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, closure, operands
+from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, closure
 
 
 def variants(program: Program) -> dict[tuple[str, ...], Program]:
@@ -67,163 +68,6 @@ def _leaders(program: Program, roots: tuple[int, ...], exps: Mapping[int, int]) 
     return found
 
 
-def linear_in(program: Program, node: int, exps: Mapping[int, int]) -> int | None:
-    """The maximum m that `node` is linear in exp(x - m) of, or None."""
-    if node in exps:
-        return exps[node]
-    found = program.nodes[node]
-    if not isinstance(found, MapNode):
-        return None
-    carriers = {o: leader for o in found.operands if (leader := linear_in(program, o, exps)) is not None}
-    if len(set(carriers.values())) != 1:
-        return None
-    leader = next(iter(carriers.values()))
-    if any(leader in closure(program, o) for o in found.operands if o not in carriers):
-        return None
-    linear = frozenset(i for i, o in enumerate(found.operands) if o in carriers)
-    return leader if _is_linear(found.expr, linear) else None
-
-
-def _is_linear(expr: Expr, carriers: frozenset[int]) -> bool:
-    """Homogeneous of degree one in the carrying operands."""
-    match expr:
-        case Arg():
-            return expr.index in carriers
-        case Lit():
-            return False
-        case Apply("mul", (a, b)):
-            return _is_linear(a, carriers) != _is_linear(b, carriers) and not (
-                _reads(a, carriers) and _reads(b, carriers)
-            )
-        case Apply("div", (a, b)):
-            return _is_linear(a, carriers) and not _reads(b, carriers)
-        case Apply("add" | "sub", (a, b)):
-            return _is_linear(a, carriers) and _is_linear(b, carriers)
-        case Apply("where", (test, a, b)):
-            branches = [branch for branch in (a, b) if branch != Lit(0) and branch != Lit(0.0)]
-            return bool(branches) and not _reads(test, carriers) and all(_is_linear(x, carriers) for x in branches)
-        case Apply(fn, (a,)) if fn.startswith("convert:float") or fn in ("convert:bfloat16", "neg"):
-            return _is_linear(a, carriers)
-        case _:
-            return False
-
-
-def _reads(expr: Expr, carriers: frozenset[int]) -> bool:
-    match expr:
-        case Arg():
-            return expr.index in carriers
-        case Apply():
-            return any(_reads(a, carriers) for a in expr.args)
-        case _:
-            return False
-
-
-def shifted_exponentials(program: Program) -> dict[int, int]:
-    """Nodes that are exp(x - m), with m the maximum of that same x over some axes: node -> node of m."""
-    found: dict[int, int] = {}
-    for position, node in enumerate(program.nodes):
-        if not isinstance(node, MapNode):
-            continue
-        argument = _through(program, position, "exp")
-        if argument is None:
-            continue
-        pair = _difference(program, *argument)
-        if pair is None:
-            continue
-        x, m = pair
-        leader = _skip_guard(program, skip_identity(program, m))
-        top = program.nodes[leader]
-        if (
-            isinstance(top, ReduceNode)
-            and top.fn == "max"
-            and skip_identity(program, top.operand) == skip_identity(program, x)
-        ):
-            found[position] = leader
-    return found
-
-
-def _skip_guard(program: Program, node: int) -> int:
-    """The node of m behind where(abs(m) == inf, 0, m), as torch.logsumexp shifts. It is a map of m alone, so that in a
-    loop it guards the running value too; a sum that was shifted by 0 holds inf, or nothing, and stays so rescaled."""
-    choice = map_of(program, node, Apply("where", (Arg(0, cast=False), Lit(0), Arg(1))))
-    if choice is None:
-        return node
-    test, m = choice
-    equal = map_of(program, test, Apply("eq", (Arg(0), Lit(float("inf")))))
-    size = map_of(program, equal[0], Apply("abs", (Arg(0),))) if equal else None
-    return skip_identity(program, m) if size == (m,) else node
-
-
-def softmax_maxima(program: Program) -> frozenset[int]:
-    """Maxima that only ever shift an exponential: a NaN in x reaches the sum by itself, so they need not carry it."""
-    exps = shifted_exponentials(program)
-    shifts = set(exps.values())
-    for position, node in enumerate(program.nodes):
-        if position not in exps:
-            shifts -= {
-                leader
-                for leader in shifts
-                if leader in operands(node) and not _only_exponentials(program, position, exps)
-            }
-    return frozenset(shifts - {store.node for store in program.stores})
-
-
-def _only_exponentials(program: Program, node: int, exps: Mapping[int, int]) -> bool:
-    users = [i for i, n in enumerate(program.nodes) if node in operands(n)]
-    return bool(users) and node not in {s.node for s in program.stores} and all(u in exps for u in users)
-
-
-def normalisers(program: Program) -> frozenset[int]:
-    """Maps that divide by a sum of shifted exponentials. Such a sum lies between 1 and the number of its terms (or is 0
-    or NaN, which a reciprocal keeps), so that multiplying by its reciprocal can neither overflow nor underflow."""
-    exps = shifted_exponentials(program)
-    found: set[int] = set()
-    for position, node in enumerate(program.nodes):
-        match node:
-            case MapNode(operands=operands, expr=Apply("div", (Arg(), Arg(divisor)))):
-                total = program.nodes[skip_identity(program, operands[divisor])]
-                if (
-                    isinstance(total, ReduceNode)
-                    and total.fn == "sum"
-                    and skip_identity(program, total.operand) in exps
-                ):
-                    found.add(position)
-            case _:
-                pass
-    return frozenset(found)
-
-
-def _through(program: Program, node: int, fn: str) -> tuple[int, Expr] | None:
-    """(map node, inner expression) where the node is fn(inner), conversions of floating values skipped."""
-    found = program.nodes[node]
-    if not isinstance(found, MapNode):
-        return None
-    expr = strip(found.expr)
-    if isinstance(expr, Apply) and expr.fn == fn and len(expr.args) == 1:
-        return node, strip(expr.args[0])
-    return None
-
-
-def _difference(program: Program, node: int, expr: Expr) -> tuple[int, int] | None:
-    """(x, m) where the expression is x - m, here or in the map that it reads."""
-    found = program.nodes[node]
-    assert isinstance(found, MapNode)
-    match expr:
-        case Apply("sub", (Arg(a), Arg(b))):
-            return found.operands[a], found.operands[b]
-        case Arg(a):
-            inner = found.operands[_index(a)]
-            below = program.nodes[inner]
-            return _difference(program, inner, strip(below.expr)) if isinstance(below, MapNode) else None
-        case _:
-            return None
-
-
-def _index(value: object) -> int:
-    assert isinstance(value, int)
-    return value
-
-
 def moments(program: Program) -> Program | None:
     nodes: list[Node] = list(program.nodes)
     for position, node in enumerate(nodes):
@@ -240,7 +84,7 @@ def _centred_square(program: Program, node: ReduceNode) -> int | None:
     base = _squared(program, node.operand)
     if base is None:
         return None
-    pair = _difference(program, *base)
+    pair = difference(program, *base)
     if pair is None:
         return None
     x, mean = skip_identity(program, pair[0]), skip_identity(program, pair[1])

@@ -86,7 +86,7 @@ GOLDEN: dict[str, Golden] = {
     "linear.gated_mlp_up": Golden(
         {"tokens": 40, "in_features": 48, "hidden": 56}, {"m": "grid(16)", "n": "grid(32)", "k": "loop(16)"}
     ),
-    "linear.norm_linear": Golden(
+    "matmuls.norm_linear_plain": Golden(
         {"tokens": 40, "hidden": 80, "out_features": 48}, {"m": "grid(16)", "n": "grid(32)", "k": "loop(32)"},
         ("deferred",),
     ),

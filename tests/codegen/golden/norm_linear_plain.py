@@ -3,7 +3,7 @@ import triton.language as tl
 
 
 @triton.jit
-def norm_linear(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, mm_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr, SIZE_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_STAGES: tl.constexpr):
+def norm_linear_plain(arg0_1_ptr, arg1_1_ptr, mm_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr, SIZE_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     n_tile = tile % 2
     rest_n = tile // 2
@@ -15,7 +15,7 @@ def norm_linear(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, mm_ptr, SIZE_M: tl.constexpr
     n_idx = n_start + tl.arange(0, BLOCK_N)
     n_mask = n_idx < SIZE_N
     acc3 = tl.full([BLOCK_M, BLOCK_K], 0.0, tl.float32)
-    acc10 = tl.full([BLOCK_M, BLOCK_N], 0, tl.float32)
+    acc8 = tl.full([BLOCK_M, BLOCK_N], 0, tl.float32)
     for k_start in tl.range(0, SIZE_K, BLOCK_K, num_stages=NUM_STAGES):
         k_idx = k_start + tl.arange(0, BLOCK_K)
         k_mask = k_idx < SIZE_K
@@ -28,14 +28,9 @@ def norm_linear(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, mm_ptr, SIZE_M: tl.constexpr
         # mean_sum
         acc3 = acc3 + tl.where(k_mask[None, :], v2, 0.0)
         # arg1_1
-        arg1_1_7 = tl.load(arg1_1_ptr + (k_idx), mask=k_mask, other=0)
-        v7 = arg1_1_7.to(tl.float32)
-        v9 = (v0 * v7[None, :])
-        # arg2_1
-        arg2_1_8 = tl.load(arg2_1_ptr + (k_idx[:, None] + n_idx[None, :] * 80), mask=k_mask[:, None] & n_mask[None, :], other=0)
+        arg1_1_7 = tl.load(arg1_1_ptr + (k_idx[:, None] + n_idx[None, :] * 80), mask=k_mask[:, None] & n_mask[None, :], other=0)
         # mm
-        op9 = tl.where(k_mask[None, :], v9, 0.0).to(tl.float16)
-        acc10 = tl.dot(op9, arg2_1_8, acc10)
+        acc8 = tl.dot(arg0_1_0, arg1_1_7, acc8)
     v3 = tl.sum(acc3, axis=1)
     # mean
     v4 = (v3 * 0.0125)
@@ -44,5 +39,5 @@ def norm_linear(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, mm_ptr, SIZE_M: tl.constexpr
     # rsqrt
     v6 = tl.rsqrt(v5)
     # mm
-    v11 = (acc10 * v6[:, None])
-    tl.store(mm_ptr + (m_idx[:, None] * 48 + n_idx[None, :]), v11.to(tl.float16), mask=m_mask[:, None] & n_mask[None, :])
+    v9 = (acc8 * v6[:, None])
+    tl.store(mm_ptr + (m_idx[:, None] * 48 + n_idx[None, :]), v9.to(tl.float16), mask=m_mask[:, None] & n_mask[None, :])
