@@ -23,6 +23,18 @@ class Contracts(Emission):
     def product_dims(self, found: ContractNode) -> tuple[str, ...]:
         return self.dims(self.program.free[found.left] | self.program.free[found.right])
 
+    def beginning(self, found: ContractNode, dims: tuple[str, ...]) -> str | None:
+        """What the sum begins at, as a tile; None for 0."""
+        if found.start is None:
+            return None
+        if not self.is_dot(found):
+            raise InvalidSchedule("a product that tensor cores do not take begins at 0")
+        tile = self.float32(found.start)
+        text = self.expand(tile, dims)
+        if tile.dims == dims:
+            return text
+        return f"tl.broadcast_to({text}, [{', '.join(self.layout.block(d) for d in dims)}])"
+
     def product(self, found: ContractNode, dims: tuple[str, ...], accumulator: str | None) -> str:
         if not self.is_dot(found):
             wide = self.product_dims(found)

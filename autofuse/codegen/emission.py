@@ -155,6 +155,7 @@ def _dot_operands(program: Program) -> dict[int, bool]:
                     found[operand] = True
     others = {o for n in program.nodes if isinstance(n, MapNode) for o in n.operands}
     others |= {n.operand for n in program.nodes if isinstance(n, ReduceNode)}
+    others |= {n.start for n in program.nodes if isinstance(n, ContractNode) and n.start is not None}
     others |= {store.node for store in program.stores}
     return {node: node not in others for node in found}
 

@@ -67,7 +67,7 @@ class Reductions(Contracts):
         dims = self.dims(self.program.free[node])
         if isinstance(found, ContractNode):
             wide = dims if self.is_dot(found) else self.product_dims(found)
-            self.line(f"acc{node} = {self.full(wide, '0', 'float32')}")
+            self.line(f"acc{node} = {self.beginning(found, wide) or self.full(wide, '0', 'float32')}")
             self.accumulators[node] = Tile(f"acc{node}", wide, "float32")
             return
         assert isinstance(found, ReduceNode)

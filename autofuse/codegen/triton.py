@@ -139,7 +139,7 @@ class _Emitter(Joining):
             case ContractNode():
                 self.comment(node)
                 dims = self.dims(self.program.free[node])
-                self.assign(node, self.product(found, dims, None), dims, "float32")
+                self.assign(node, self.product(found, dims, self.beginning(found, dims)), dims, "float32")
 
     def position(self, node: int, found: Position) -> None:
         self.comment(node)

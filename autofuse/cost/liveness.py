@@ -41,7 +41,8 @@ class Liveness:
                     self._read(operands(self.program.nodes[statement.node]))
                     self.spans[statement.node, False] = Span(self.position, self.position)
                 case Accumulate():
-                    self._read(operands(self.program.nodes[statement.node]))
+                    start = self._start(statement.node)
+                    self._read([n for n in operands(self.program.nodes[statement.node]) if n != start])
                 case Join():
                     self._read(statement.nodes)
                     self._walk(statement.body)
@@ -56,6 +57,8 @@ class Liveness:
         start = self.position
         for node in loop.accumulators:
             self.spans.setdefault((node, True), Span(start, start, accumulator=True))
+            if (seed := self._start(node)) is not None:
+                self._read((seed,))
         self._walk(loop.body)
         self.position += 1
         for node in loop.accumulators:
@@ -64,6 +67,10 @@ class Liveness:
             # Read inside the loop, made before it: needed again in the next turn.
             if span.first < start < span.last:
                 span.last = max(span.last, self.position)
+
+    def _start(self, node: int) -> int | None:
+        """What the accumulator begins at: read once, before the loop."""
+        return getattr(self.program.nodes[node], "start", None)
 
     def _read(self, nodes: Sequence[int]) -> None:
         for node in nodes:
@@ -125,4 +132,4 @@ def feeds_only_contracts(program: Program, node: int) -> bool:
     """Is a value read by contracts and by nothing else?"""
     users = [found for found in program.nodes if node in operands(found)]
     stored = any(store.node == node for store in program.stores)
-    return bool(users) and not stored and all(isinstance(user, ContractNode) for user in users)
+    return bool(users) and not stored and all(isinstance(u, ContractNode) and node != u.start for u in users)

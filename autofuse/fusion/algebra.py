@@ -45,3 +45,24 @@ def map_of(program: Program, node: int, expr: Expr) -> tuple[int, ...] | None:
     """The operands of a map with just this expression."""
     found = program.nodes[node]
     return found.operands if isinstance(found, MapNode) and found.expr == expr else None
+
+
+def read(expr: Expr) -> tuple[int, ...]:
+    """Indices of an expression's operands, each once."""
+    match expr:
+        case Arg(index):
+            return (index,)
+        case Apply():
+            return tuple(dict.fromkeys(index for part in expr.args for index in read(part)))
+        case _:
+            return ()
+
+
+def with_indices(expr: Expr, indices: Mapping[int, int]) -> Expr:
+    match expr:
+        case Arg():
+            return replace(expr, index=indices[expr.index])
+        case Apply():
+            return replace(expr, args=tuple(with_indices(a, indices) for a in expr.args))
+        case _:
+            return expr

@@ -483,7 +483,7 @@ def moved_node(
                            running=_moved(node.running, moved))  # fmt: skip
         case ContractNode():
             return replace(node, left=moved[node.left], right=moved[node.right], axes=_names(node.axes, names),
-                           running=_moved(node.running, moved))  # fmt: skip
+                           running=_moved(node.running, moved), start=_moved(node.start, moved))  # fmt: skip
 
 
 def moved_store(store: Store, moved: Mapping[int, int], mapping: Mapping[str, Index]) -> Store:

@@ -9,10 +9,9 @@ before, and what lies between 0 and 1, goes without its factor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autofuse.fusion.algebra import skip_identity, strip
+from autofuse.fusion.algebra import read, skip_identity, strip, with_indices
 from autofuse.fusion.build import moved_node, moved_store, rename
 from autofuse.fusion.exponentials import shifted_exponentials
 from autofuse.ir.graph import Apply, Arg, Expr
@@ -76,11 +75,11 @@ def _factored(program: Program, contract: ContractNode) -> _Factored | None:
         elif stored == "float16" and not (isinstance(rest, Arg) and rest.index in shifted_exponentials(program)):
             return None
         else:
-            operands = _read(rest)
+            operands = read(rest)
             rests.append(MapNode(operands, _over(rest, operands), "float32", stored))
     if not factors or contract.running is not None:
         return None
-    operands = tuple(dict.fromkeys(node for _, factor in factors for node in _read(factor)))
+    operands = tuple(dict.fromkeys(node for _, factor in factors for node in read(factor)))
     expr: Expr = Arg(0)
     for fn, factor in factors:
         expr = Apply(fn, (expr, _over(factor, (-1, *operands))))
@@ -93,7 +92,7 @@ def _split_product(program: Program, expr: Expr, summed: frozenset[str]) -> tupl
     Here and in what comes back, the index of an Arg is a node of the program.
     """
     bare = strip(expr)
-    if not any(program.free[node] & summed for node in _read(bare)):
+    if not any(program.free[node] & summed for node in read(bare)):
         return None, [("mul", bare)]
     match bare:
         case Arg():
@@ -107,39 +106,18 @@ def _split_product(program: Program, expr: Expr, summed: frozenset[str]) -> tupl
             (left, first), (right, second) = (_split_product(program, part, summed) for part in (a, b))
             rest = left or right if left is None or right is None else Apply("mul", (left, right))
             return rest, [*first, *second]
-        case Apply("div", (a, b)) if not any(program.free[node] & summed for node in _read(strip(b))):
+        case Apply("div", (a, b)) if not any(program.free[node] & summed for node in read(strip(b))):
             rest, factors = _split_product(program, a, summed)
             return rest, [*factors, ("div", strip(b))]
         case _:
             return bare, []
 
 
-def _read(expr: Expr) -> tuple[int, ...]:
-    """Indices of an expression's operands, each once."""
-    match expr:
-        case Arg(index):
-            return (index,)
-        case Apply():
-            return tuple(dict.fromkeys(index for part in expr.args for index in _read(part)))
-        case _:
-            return ()
-
-
 def _over_nodes(node: MapNode) -> Expr:
     """The map's expression with nodes of the program as operands."""
-    return _with_indices(node.expr, dict(enumerate(node.operands)))
+    return with_indices(node.expr, dict(enumerate(node.operands)))
 
 
 def _over(expr: Expr, operands: tuple[int, ...]) -> Expr:
     """An expression over nodes of the program as one over these operands."""
-    return _with_indices(expr, {node: position for position, node in enumerate(operands)})
-
-
-def _with_indices(expr: Expr, indices: Mapping[int, int]) -> Expr:
-    match expr:
-        case Arg():
-            return replace(expr, index=indices[expr.index])
-        case Apply():
-            return replace(expr, args=tuple(_with_indices(a, indices) for a in expr.args))
-        case _:
-            return expr
+    return with_indices(expr, {node: position for position, node in enumerate(operands)})

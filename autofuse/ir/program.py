@@ -64,7 +64,8 @@ class ReduceNode:
 
 @dataclass(frozen=True, slots=True)
 class ContractNode:
-    """Sum over `axes` of the product of two nodes, accumulated in float32; `running` as in ReduceNode."""
+    """Sum over `axes` of the product of two nodes, accumulated in float32; `running` as in ReduceNode. start: the node
+    that the sum begins at, in place of 0."""
 
     left: int
     right: int
@@ -72,6 +73,7 @@ class ContractNode:
     dtype: str
     running: int | None = None
     correction: str | None = None
+    start: int | None = None
 
 
 Node = Load | Position | MapNode | ReduceNode | ContractNode
@@ -155,7 +157,7 @@ def operands(node: Node) -> tuple[int, ...]:
         case ReduceNode():
             return (node.operand,)
         case ContractNode():
-            return (node.left, node.right)
+            return (node.left, node.right) if node.start is None else (node.left, node.right, node.start)
         case _:
             return tuple(n for index in node_indices(node) for n in index.nodes)
 

@@ -100,8 +100,12 @@ def subspaces(program: Program, target: Target, space: Space | None = None) -> t
 
 def _matters(program: Program, kinds: Mapping[str, str]) -> bool:
     """Does a rewritten reduction run along a loop? Inside one tile there is nothing to merge; moments are merged along
-    one loop only."""
+    one loop only, and of programs that share a sum none may begin at what is added once."""
     for node in program.nodes:
+        if isinstance(node, ContractNode) and node.start is not None:
+            roles = {kinds[axis] for axis in node.axes}
+            if "loop" not in roles or "split" in roles:
+                return False
         if isinstance(node, ReduceNode | ContractNode) and node.running is not None:
             loops = sum(kinds[axis] in ("loop", "split") for axis in node.axes)
             if not loops or (node.correction == "shift" and loops > 1):

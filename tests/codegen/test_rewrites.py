@@ -12,12 +12,14 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from autofuse.capture.trace import capture
 from autofuse.codegen.looptree import build_tree
 from autofuse.codegen.triton import emit
+from autofuse.cost.device import resolve
 from autofuse.fusion.build import build
 from autofuse.fusion.rewrites import variants
 from autofuse.ir.graph import Graph
 from autofuse.ir.program import ContractNode, Load, Program
 from autofuse.measure.launch import interpret
 from autofuse.schedule.schedule import Role, Schedule
+from autofuse.search.pool import subspaces
 
 Function = Callable[..., torch.Tensor]
 
@@ -237,3 +239,57 @@ def test_a_mask_that_is_added_or_not_of_positions_leaves_the_loop_whole() -> Non
     assert "SIZE_K, 32, " in loop_of(finite)[0].replace("BLOCK_K", "32")
     for line in loop_of(product, ()):
         assert "tl.minimum" not in line or "maximum" in line
+
+
+# --- products that begin at what they are added to ---
+
+
+def adapter(x: torch.Tensor, w: torch.Tensor, down: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, w) + 2.0 * F.linear(F.linear(x, down), up)
+
+
+def residual(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    return r.float().mul(0.5) + F.linear(x, w).float()
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(2, 16, 17), (7, 100, 33), (40, 64, 48)])
+@pytest.mark.parametrize("fn", [adapter, residual])
+def test_a_product_begins_at_what_it_is_added_to(fn: Function, rows: int, depth: int, columns: int) -> None:
+    args = [half(rows, depth), half(columns, depth, seed=1)]
+    args += [half(8, depth, seed=2), half(columns, 8, seed=3)] if fn is adapter else [half(rows, columns, seed=2)]
+    close(run(fn, tuple(args), ("seeded",), 32), fn(*(a.double() for a in args)))
+
+
+def test_what_a_product_begins_at_may_be_infinite_or_no_number() -> None:
+    start = half(7, 33, seed=2)
+    start[0, 0], start[1, 1], start[2, 2] = float("inf"), float("-inf"), float("nan")
+    args = (half(7, 100), half(33, 100, seed=1), start)
+    mine, exact = run(residual, args, ("seeded",), 32), residual(*(a.double() for a in args))
+    assert torch.equal(mine.isinf(), exact.isinf())
+    close(mine.masked_fill(exact.isinf(), 0), exact.masked_fill(exact.isinf(), 0))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w, r: F.linear(x, w) * r,
+        lambda x, w, r: F.linear(x, w) + r[0],
+        lambda x, w, r: F.linear(x, w) + F.linear(x, w).sigmoid() * r,
+        lambda x, w, r: ((y := F.linear(x, w)) + r, y),
+        lambda x, w, r: ((y := F.linear(x, w)) + r) * y.sum(-1, keepdim=True),
+    ],
+    ids=["a product", "a vector", "of the product itself", "kept", "read twice"],
+)
+def test_what_does_not_begin_elsewhere(fn: Function) -> None:
+    _, program = program_of(fn, (half(7, 32), half(9, 32, seed=1), half(7, 9, seed=2)))
+    assert ("seeded",) not in variants(program)
+
+
+def test_programs_that_share_a_sum_begin_at_0() -> None:
+    """What is added once must not be added by each of them."""
+    _, program = program_of(residual, (half(40, 256), half(48, 256, seed=1), half(40, 48, seed=2)))
+    parts = subspaces(program, resolve("h200"))
+    seeded = [part.candidates.kinds for part in parts if part.rewrites == ("seeded",)]
+    assert seeded
+    assert any("split" in part.candidates.kinds.values() for part in parts)
+    assert not any("split" in kinds.values() for kinds in seeded)
