@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from autofuse.ir.graph import ITEMSIZE
-from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode, operands
+from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode, closure, operands
 from autofuse.schedule.constraints import Value, ceil_div
 from autofuse.schedule.families import CLASSES, Family, next_pow2, tile_axes
 from autofuse.schedule.space import TARGET_FACTS
@@ -102,6 +102,14 @@ class ProgramFacts:
     @cached_property
     def contracts(self) -> tuple[ContractNode, ...]:
         return tuple(node for node in self.program.nodes if isinstance(node, ContractNode))
+
+    @cached_property
+    def phases(self) -> tuple[tuple[ContractNode, ...], ...]:
+        """Contracts whose accumulators may live at the same time: what another contract begins at is done before."""
+        seeds = [contract.start for contract in self.contracts if contract.start is not None]
+        done = {self.program.nodes[node] for node in closure(self.program, *seeds)}
+        before = tuple(contract for contract in self.contracts if contract in done)
+        return before, tuple(contract for contract in self.contracts if contract not in done)
 
     @cached_property
     def operand_loads(self) -> tuple[Load, ...]:
@@ -240,10 +248,11 @@ class Environment(Mapping[str, Value]):
         return np.where(dot, self.volume((left | right) - summed), self.volume(left | right))
 
     def acc_elements(self) -> np.ndarray:
-        total = np.zeros(1, dtype=np.int64)
-        for contract in self.facts.contracts:
-            total = total + self.product_tile(contract)
-        return total
+        most = np.zeros(1, dtype=np.int64)
+        for phase in self.facts.phases:
+            tiles = [self.product_tile(contract) for contract in phase]
+            most = np.maximum(most, sum(tiles, start=np.zeros(1, dtype=np.int64)))
+        return most
 
     def stage_bytes(self) -> np.ndarray:
         looped = frozenset(self.axes("loop", "split"))

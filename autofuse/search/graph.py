@@ -29,9 +29,6 @@ FIRST_LOOKS = 0.3
 """Share of the time left that first looks at groups may take."""
 COVERS = 4
 """Covers whose groups are searched: the best few, since costs are predictions at first."""
-WIDEST = 4
-"""On a GPU, when these are searched and time is left: twice as many covers, worse by twice the model's error, and so on
-to as many times. The model may be wrong about a whole kind of group, and only timing one tells."""
 
 
 @dataclass
@@ -130,29 +127,27 @@ class GraphTuner:
 
         Where the trials are used up on a GPU, the library calls of what the plan will run are timed all the same.
         """
-        budget, ended, covers, width = self.context.budget, "done", self.covers(groups), 1
+        budget, ended = self.context.budget, "done"
         while True:
-            wanted = self.wanted(covers, width)
-            while not wanted and not self.rounds.begun and self.may_widen(width):
-                width *= 2
-                covers = self.covers(groups, width=width)
-                wanted = self.wanted(covers, width)
+            wanted = self.wanted(self.covers(groups, self.hope))
             if budget.late() and (wanted or self.rounds.begun):
                 return "budget"
             if not budget.room(1) and not self.rounds.begun and wanted:
                 ended = "budget"
                 if self.context.worker is None:
                     return ended
-                wanted = self.wanted(self.covers(groups, GroupSearch.settled_us), width=1)
+                wanted = self.wanted(self.covers(groups, GroupSearch.settled_us))
             if not wanted and not self.rounds.begun:
                 return ended
             self.turn(wanted)
-            covers = self.covers(groups, width=width)
-            self.context.progress("round", best_us=covers[0].cost)
+            self.context.progress("round", best_us=self.covers(groups)[0].cost)
 
-    def may_widen(self, width: int) -> bool:
-        budget = self.context.budget
-        return self.context.worker is not None and width < WIDEST and not budget.late() and budget.room(1) > 0
+    def hope(self, search: GroupSearch) -> float:
+        """What a group may cost: where it can be timed and was not, less than predicted by the model's error. The model
+        may be wrong about a whole kind of group, and only timing one tells."""
+        cost = search.cost_us()
+        unknown = self.context.worker is not None and not search.is_measured
+        return cost / (1 + self.context.model.relative_error) if unknown else cost
 
     def turn(self, wanted: Sequence[GroupSearch]) -> None:
         """Begins a round of each search that is wanted, and ends those begun before, one after the other.
@@ -175,11 +170,10 @@ class GraphTuner:
             rounds.finish()
 
     def covers(
-        self, groups: Sequence[Group], cost: Callable[[GroupSearch], float] = GroupSearch.cost_us, width: int = 1
+        self, groups: Sequence[Group], cost: Callable[[GroupSearch], float] = GroupSearch.cost_us
     ) -> list[Cover]:
-        """The best few, or `width` times as many. cost: settled_us is that of what can run as it stands, and not of
-        what more might find."""
-        found = k_best(self.graph, groups, [cost(self.searches[group]) for group in groups], COVERS * width)
+        """The best few. cost: settled_us is that of what can run as it stands, and not of what more might find."""
+        found = k_best(self.graph, groups, [cost(self.searches[group]) for group in groups], COVERS)
         if not found:
             raise NoValidPlan("no choice of groups produces every output: every candidate of some op failed")
         return found
@@ -191,15 +185,15 @@ class GraphTuner:
         costs = [self.searches[group].measured_us() for group in groups]
         return k_best(self.graph, groups, costs, COVERS) or self.covers(groups)
 
-    def wanted(self, covers: Iterable[Cover], width: int) -> list[GroupSearch]:
+    def wanted(self, covers: Iterable[Cover]) -> list[GroupSearch]:
         """Searches of the best covers that have rounds left and none begun, those of the best cover first.
 
-        A cover that is worse than the best by more than the model's error, so many times, is not worth compiling for.
+        A cover that is worse than the best by more than the model's error is not worth compiling for.
         """
         found: dict[str, GroupSearch] = {}
         covers = list(covers)
         begun = {batch.search.key for batch in self.rounds.begun}
-        limit = covers[0].cost * (1 + width * self.context.model.relative_error)
+        limit = covers[0].cost * (1 + self.context.model.relative_error)
         for cover in covers:
             if cover.cost > limit:
                 continue

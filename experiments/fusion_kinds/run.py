@@ -2,6 +2,7 @@
 
 python experiments/fusion_kinds/run.py [--rows softmax,"router 128",...] [--out DIR] [--seconds 20] [--without default]
 python experiments/fusion_kinds/run.py --list        the rows with their goals and floors; needs no GPU
+python experiments/fusion_kinds/run.py --table       the results as Markdown; needs no GPU
 
 `--rows` takes names of rows, of workloads, or of kinds. Results are written after each row; rows that an earlier run
 left in --out are kept, so that the table can be filled a few rows at a time.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import common
 
 from autofuse.capture.trace import capture
 from autofuse.capture.workload import load, resolve
-from autofuse.results.experiment import Experiment, read
+from autofuse.results.experiment import Experiment, Figure, read
 from autofuse.runtime import counters
 from autofuse.search.events import TuneResult
 
@@ -431,11 +432,49 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def report(figures: Sequence[Figure]) -> str:
+    """Results as a table: times in microseconds, ratios, goals where they are missed."""
+    found = {(figure.row, figure.metric): figure for figure in figures}
+    columns = ("row, us", "autofuse", "max-autotune", "default", "eager", "library", "share of floor", "against max",
+               "of library", "kernels, Inductor's", "registers, spills", "tuning, s", "code")  # fmt: skip
+    lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * (len(columns) - 1)}"]
+    for row in ROWS:
+        if (row.name, "autofuse time") not in found:
+            continue
+        at = {metric: figure for (name, metric), figure in found.items() if name == row.name}
+        names = ("autofuse", "max-autotune", "default", "eager")
+        times = [_number(at.get(f"{name} time"), ".1f") for name in names]
+        library = min((f.value for metric, f in at.items() if metric.startswith("bare ")), default=None)
+        cells = [
+            row.name, *times, "" if library is None else f"{library:.1f}", _number(at.get(SHARE)),
+            _number(at.get(MAX), suffix="x"), _number(at.get(BARE), suffix="x"),
+            f"{_number(at.get('kernels of autofuse'), '.0f')}, {_number(at.get('kernels of default'), '.0f')}",
+            f"{_number(at.get('most registers'), '.0f')}, {_number(at.get('most spills'), '.0f')}",
+            _number(at.get("tuning time"), ".0f"), at["autofuse time"].git_sha[:7],
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    met = [figure.met for figure in figures if figure.met is not None and figure.metric != "tuning time"]
+    return "\n".join(
+        [*lines, "", f"{sum(met)} of {len(met)} goals met; {len(lines) - 2} of {len(ROWS)} rows measured."]
+    )
+
+
+def _number(figure: Figure | None, spec: str = ".2f", suffix: str = "") -> str:
+    if figure is None:
+        return "-"
+    missed = f" (goal {figure.goal:g})" if figure.met is False else ""
+    return f"{figure.value:{spec}}{suffix}{missed}"
+
+
 def main() -> None:
     parser = common.arguments(__doc__, Path(__file__).parent, 20.0)
     parser.add_argument("--without", action="append", default=[], choices=["eager", "default", "max-autotune"])
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--table", action="store_true", help="the results in --out as Markdown")
     options = parser.parse_args()
+    if options.table:
+        print(report(read(options.out / "results.parquet")))
+        return
     if options.list:
         print(table())
         return

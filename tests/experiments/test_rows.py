@@ -43,7 +43,7 @@ def test_rows_are_chosen_by_name_workload_or_kind(monkeypatch: pytest.MonkeyPatc
         return [row.name for row in run.common.chosen(run.ROWS, text, lambda row: (row.kind,))]
 
     assert names("router 128") == ["router 128"]
-    assert names("lora_linear, relu_chain") == ["two layers of 128", "adapter of rank 16"]
+    assert names("lora_linear, relu_chain") == ["adapter of rank 16", "two layers of 128"]
     assert names("block") == [row.name for row in run.ROWS if row.kind == "block"]
     assert len(names("")) == len(run.ROWS)
     with pytest.raises(SystemExit, match="no row 'nothing'"):

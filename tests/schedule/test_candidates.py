@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autofuse.errors import InvalidSchedule
+from autofuse.fusion.rewrites import variants
 from autofuse.ir.program import Program
 from autofuse.schedule.counting import count
 from autofuse.schedule.families import classify
@@ -239,3 +240,20 @@ def test_odd_sizes_have_candidates(sizes: tuple[int, int, int]) -> None:
         usable = [kinds for kinds in space.assignments(program) if Candidates(space, program, kinds).every.size]
         assert usable, program
         assert usable[0] == space.default_kinds(program), program
+
+
+def test_what_a_product_begins_at_needs_no_room_beside_it() -> None:
+    """Two products of one tile: both accumulators at once, or one after the other."""
+    program = ALL["low_rank"](4096, 4096, 4096, 16)
+    seeded = variants(program)["seeded",]
+    space = for_family("contract", 90)
+    blocks = {"m": 128, "n": 256, "num_warps": 8}
+
+    def fits(one: Program) -> bool:
+        kinds = {axis.name: {"m": "grid", "n": "grid", "k": "loop"}.get(axis.name, "whole") for axis in one.axes}
+        found = Candidates(space, one, kinds)
+        columns = found.columns(found.every)
+        return bool(np.logical_and.reduce([columns[name] == value for name, value in blocks.items()]).any())
+
+    assert fits(seeded)
+    assert not fits(program)
