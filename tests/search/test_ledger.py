@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,20 +18,25 @@ from autofuse.capture.trace import capture
 from autofuse.codegen.kernel import Kernel
 from autofuse.cost.device import TARGETS
 from autofuse.cost.model import CostModel
-from autofuse.fusion.cover import Cover
+from autofuse.fusion.cover import Cover, k_best
 from autofuse.ir.graph import Contract, Graph
+from autofuse.ir.program import ContractNode, Program
 from autofuse.measure.decide import Rounds
 from autofuse.measure.records import Candidate, Compiled, Inputs, Timed, TritonStep, Verified
 from autofuse.plans.environment import current_environment
 from autofuse.results.explain import LedgerEntry, from_list
 from autofuse.results.log import RunLog
+from autofuse.search import graph as search_graph
+from autofuse.search import rounds as search_rounds
 from autofuse.search.context import Context
 from autofuse.search.driver import tune
 from autofuse.search.effort import Budget, Effort
 from autofuse.search.events import TuneRequest
 from autofuse.search.finish import choose
-from autofuse.search.graph import GraphTuner, Outcome
+from autofuse.search.graph import COVERS, GraphTuner, Outcome
 from autofuse.search.journal import Journal
+from autofuse.search.pool import Pool as Scored
+from autofuse.search.pool import score
 from autofuse.search.report import plan_of
 
 WORKLOAD = """
@@ -197,3 +203,51 @@ def test_library_calls_in_a_row_fuse_nothing(graphs: Mapping[str, Graph], tmp_pa
         assert (entry.verdict, entry.fused.time_us, entry.apart.time_us) == ("materialised", 400.0, 105.0)
     (group,) = plan_of(outcome, choose(outcome, H200, None, 0), "test", {}, H200, current_environment()).groups
     assert group.evidence["saved_bytes"] == 0
+
+
+def gated(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    return F.silu(x @ w) * (x @ u)
+
+
+def test_a_kernel_that_the_model_likes_less_than_others_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predicted at 1.2 times the best of what is apart, of which there are more ways than are searched at once."""
+    with FakeTensorMode():
+        (captured,) = capture(gated, (empty(8192, 4096), empty(4096, 4096), empty(4096, 4096)))
+    factor = 1.0
+
+    def scored(program: Program, *arguments: Any) -> Scored:
+        found = score(program, *arguments)
+        if sum(isinstance(node, ContractNode) for node in program.nodes) < 2:
+            return found
+        return replace(found, predictions=replace(found.predictions, time_us=found.predictions.time_us * factor))
+
+    for module in (search_graph, search_rounds):
+        monkeypatch.setattr(module, "score", scored)
+    with RunLog.create(tmp_path / "look") as log:
+        journal = Journal(log, "test", "{}", H200, "this graph")
+        context = Context(H200, CostModel(), TINY, Budget(), journal, Pool(), None, "model")  # type: ignore[arg-type]
+        looks = GraphTuner(captured.graph, context)
+        looks.enumerate()
+    (whole,) = [group for group in looks.searches if len(group.ops) == len(looks.graph.ops)]
+    costs = {group: search.cost_us() for group, search in looks.searches.items() if group != whole}
+    covers = k_best(looks.graph, list(costs), list(costs.values()), COVERS)
+    factor = 1.2 * covers[0].cost / looks.searches[whole].cost_us()
+    assert len(covers) == COVERS
+    assert covers[-1].cost < 1.2 * covers[0].cost
+
+    best = covers[0].cost
+
+    class AsPredicted(Times):
+        """Of whatever is apart; the kernel of all takes less."""
+
+        def of(self, candidate: Candidate) -> float:
+            ops = [op for op in candidate.graph.ops if not op.is_view]
+            products = sum(isinstance(op.form, Contract) for op in ops)
+            together = isinstance(candidate.steps[0], TritonStep) and products == 2
+            return 0.9 * best if together else best * (0.4 * products + 0.1 * (len(ops) - products))
+
+    outcome = searched(captured.graph, AsPredicted(0.0, 0.0, 0.0), tmp_path / "search")
+    assert outcome.searches[whole].measured_us() == 0.9 * best
+    assert outcome.covers[0].groups == (whole,)
