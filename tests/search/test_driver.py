@@ -239,7 +239,7 @@ def test_views_alone_have_a_plan_of_no_kernels(tmp_path: Path) -> None:
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "autofuse.cli.main", "tune", f"{folder}/w.py:many", "--target", "h200",
-               "--store", str(folder), "--workers", "2", "--json", *more]  # fmt: skip
+               "--store", str(folder), "--workers", "1", "--json", *more]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
