@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import resources
@@ -138,6 +139,16 @@ def _defaults(spec: str, build: Callable[..., Any]) -> dict[str, int | None]:
     return found
 
 
+def _nearest(spec: str, shipped: Collection[str]) -> str:
+    """What may have been meant, else where to look."""
+    bare = {name.partition(".")[2]: name for name in shipped}
+    close = difflib.get_close_matches(spec, [*bare, *shipped], n=3)
+    if close:
+        return f"did you mean {' or '.join(dict.fromkeys(bare.get(name, name) for name in close))}?"
+    families = sorted({name.partition(".")[0] for name in shipped})
+    return f"the {len(shipped)} shipped ones are in datasets/workloads ({', '.join(families)})"
+
+
 def _find(spec: str) -> Callable[..., Any]:
     path, colon, function = spec.rpartition(":")
     if colon:
@@ -148,9 +159,7 @@ def _find(spec: str) -> Callable[..., Any]:
         shipped = _shipped()
         matches = [name for name in shipped if spec in (name, name.partition(".")[2])]
         if not matches:
-            raise WorkloadError(
-                f"no workload {spec!r}; there are: {', '.join(sorted(shipped))}, or path/file.py:function"
-            )
+            raise WorkloadError(f"no workload {spec!r}; {_nearest(spec, shipped)} (or give path/file.py:function)")
         if len(matches) > 1:
             raise WorkloadError(f"workload {spec!r} is ambiguous: {', '.join(matches)}")
         file, function = shipped[matches[0]][0], matches[0].partition(".")[2]

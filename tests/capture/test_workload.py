@@ -29,7 +29,8 @@ def write(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(("spec", "dims", "message"), [
-    ("nothing", {}, "no workload 'nothing'"),
+    ("nothing", {}, "no workload 'nothing'; the .* shipped ones are in datasets/workloads .*softmax"),
+    ("sofmax", {}, "no workload 'sofmax'; did you mean softmax.softmax"),
     ("nowhere.py:f", {}, "no workload file"),
     ("softmax.softmax", {"cols": 4}, "it has: rows, columns"),
     ("softmax.softmax", {"rows": "4.5"}, "positive whole number"),
