@@ -12,6 +12,7 @@ from autofuse.codegen.kernel import Parameter
 from autofuse.codegen.layout import Layout
 from autofuse.codegen.looptree import Compute, Join, Loop, LoopTree, Statement, build_tree
 from autofuse.codegen.narrow import Range
+from autofuse.fusion.algebra import smooth
 from autofuse.fusion.exponentials import normalisers, softmax_maxima
 from autofuse.ir.index import Index, linearize
 from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode
@@ -52,6 +53,7 @@ class Emission:
         self.followed = {
             n.running for n in program.nodes if isinstance(n, ReduceNode | ContractNode) and n.running is not None
         }
+        self.smooth = smooth(program)
         self.direct = _dot_operands(program)
         self.visits = _visits(self.tree.body)
         self.held: dict[int, Tile] = {}

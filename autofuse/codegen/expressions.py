@@ -51,14 +51,17 @@ def triton_type(dtype: str) -> str:
     return _TRITON.get(dtype, f"tl.{dtype}")
 
 
-def render(expr: Expr, names: Sequence[str], dtypes: Sequence[str], compute: str, out: str) -> str:
+def render(
+    expr: Expr, names: Sequence[str], dtypes: Sequence[str], compute: str, out: str, *, inverses: bool = False
+) -> str:
     """One Triton expression for `expr`, of dtype register_dtype(out), but a bare literal stays one.
 
-    names[i] is the register of operand i and dtypes[i] its dtype. Raises KeyError for an unknown function.
+    names[i] is the register of operand i and dtypes[i] its dtype. inverses: a division by a number may be a product
+    with its inverse also where that is not exact. Raises KeyError for an unknown function.
     """
     if isinstance(expr, Lit):
         return literal(expr.value, out)
-    text, kind = _Renderer(names, dtypes, register_dtype(compute)).typed(expr)
+    text, kind = _Renderer(names, dtypes, register_dtype(compute), inverses=inverses).typed(expr)
     return cast(text, kind, register_dtype(out))
 
 
@@ -84,7 +87,8 @@ def cast(text: str, kind: str, wanted: str) -> str:
 
 
 class _Renderer:
-    def __init__(self, names: Sequence[str], dtypes: Sequence[str], compute: str) -> None:
+    def __init__(self, names: Sequence[str], dtypes: Sequence[str], compute: str, *, inverses: bool) -> None:
+        self.inverses = inverses
         self.names = names
         self.dtypes = tuple(dtypes)
         self.compute = compute
@@ -128,7 +132,7 @@ class _Renderer:
         """Literals stay bare next to a tensor, which reads better and folds into immediates."""
         bare = fn not in _LOGICAL and not all(isinstance(part, Lit) for part in expr.args)
         args = expr.args
-        if fn == "div" and bare and (inverse := _inverse(args[1], kind)) is not None:
+        if fn == "div" and bare and (inverse := _inverse(args[1], kind, exact=not self.inverses)) is not None:
             fn, args = "mul", (args[0], inverse)
         texts = [
             _signed(literal(part.value, kind)) if bare and isinstance(part, Lit) else text
@@ -158,13 +162,14 @@ def _signed(number: str) -> str:
     return f"({number})" if number.startswith("-") else number
 
 
-def _inverse(divisor: Expr, kind: str) -> Lit | None:
-    """What to multiply by in place of a division by a number, in float32: as torch does on a GPU; a unit in the last
-    place more of error, and an eighth of the instructions."""
-    if not isinstance(divisor, Lit) or kind != "float32" or not divisor.value:
+def _inverse(divisor: Expr, kind: str, *, exact: bool) -> Lit | None:
+    """What to multiply by in place of a division by a number, in float32: an eighth of the instructions, as torch does
+    on a GPU; a unit in the last place more of error, but for powers of two."""
+    if not isinstance(divisor, Lit) or kind != "float32" or not divisor.value or not math.isfinite(divisor.value):
         return None
     inverse = 1.0 / float(divisor.value)
-    return Lit(inverse) if 1e-37 < abs(inverse) < 1e37 else None
+    same = math.frexp(abs(inverse))[0] == 0.5
+    return Lit(inverse) if 1e-37 < abs(inverse) < 1e37 and (same or not exact) else None
 
 
 def _call(fn: str, args: list[str], kind: str) -> str:

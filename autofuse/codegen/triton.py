@@ -214,7 +214,8 @@ class _Emitter(Joining):
         if reach is not None and compute == "int64" and dtype in ("int64", "bool"):
             compute, dtype = "int32", "int32" if dtype == "int64" else dtype
             self.ranges[node] = reach
-        text = render(expr, names, [tile.dtype for tile in operands], compute, dtype)
+        kinds = [tile.dtype for tile in operands]
+        text = render(expr, names, kinds, compute, dtype, inverses=node in self.smooth)
         same = next((tile for tile in operands if tile == Tile(text, dims, dtype)), None)
         if same is not None:  # a conversion between dtypes that are one in registers
             self.tiles[node] = same

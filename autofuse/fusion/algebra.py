@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from autofuse.ir.functions import JUMPS
 from autofuse.ir.graph import Apply, Arg, Expr
-from autofuse.ir.program import MapNode, Program
+from autofuse.ir.program import Load, MapNode, Node, Program, ReduceNode, operands
 
 
 def with_literals(expr: Expr, literals: Mapping[int, Expr]) -> Expr:
@@ -66,3 +67,33 @@ def with_indices(expr: Expr, indices: Mapping[int, int]) -> Expr:
             return replace(expr, args=tuple(with_indices(a, indices) for a in expr.args))
         case _:
             return expr
+
+
+def smooth(program: Program) -> frozenset[int]:
+    """Maps whose last place decides over nothing: neither they nor what is made of them rounds, compares, counts in
+    integers or looks something up."""
+    jumpy: set[int] = {
+        node for load in program.nodes if isinstance(load, Load) for index in load.index for node in index.nodes
+    }
+    for position in reversed(range(len(program.nodes))):
+        node = program.nodes[position]
+        if position in jumpy or _jumps(node):
+            jumpy |= {position, *operands(node)}
+    return frozenset(i for i, node in enumerate(program.nodes) if isinstance(node, MapNode) and i not in jumpy)
+
+
+def _jumps(node: Node) -> bool:
+    match node:
+        case MapNode(expr=expr, dtype=dtype):
+            return "float" not in dtype or _calls(expr, JUMPS)
+        case ReduceNode(fn=fn):
+            return fn in ("argmax", "argmin", "any", "all")
+        case _:
+            return False
+
+
+def _calls(expr: Expr, functions: Collection[str]) -> bool:
+    if not isinstance(expr, Apply):
+        return False
+    to_integer = expr.fn.startswith("convert:") and "float" not in expr.fn
+    return expr.fn in functions or to_integer or any(_calls(part, functions) for part in expr.args)

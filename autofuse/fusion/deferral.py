@@ -4,7 +4,8 @@ factor or a quotient by it. Then a norm's row factor or a softmax's divisor no l
 the product that follows it: both run in one loop, and an operand that was only scaled is multiplied as it was loaded.
 The factor meets the sum in float32 where eager rounds the scaled operand. What is left is rounded in its place; in
 float16, which ends at 65504, it may then be too large where the scaled operand was not: there only what was float16
-before, and what lies between 0 and 1, goes without its factor.
+before, and what lies between 0 and 1, goes without its factor. An infinite factor gives inf times the sum, where eager
+has a sum of infinities, which may be no number.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ LARGEST = 1 << 25
 LOWEST = {"float16": -65504.0, "bfloat16": -(2.0**128 - 2.0**120), "float32": -(2.0**128 - 2.0**104)}
 WIDER = {"float16": {"float16"}, "bfloat16": {"bfloat16"}, "float32": {"float16", "bfloat16", "float32"}}
 """Dtype of the queries -> dtypes of a bias that it holds exactly."""
-ROUNDED = frozenset({"float32", "int32", "int64"})
 LOWER = {"gt": False, "le": True}
 """Of key > query: whether a lower triangle of keys is where the test holds."""
 FLIPPED = {"lt": "gt", "ge": "le"}
@@ -124,11 +123,11 @@ def settle(
     without either the operator sees to hidden rows itself. The lowest number in place of -inf needs the proof: of a
     hidden row it makes the mean of all values.
 
-    A bias goes to SDPA in the queries' dtype. Float32 beside float16 or bfloat16 queries is rounded only where it is
-    made of positions (ALiBi): what verification sees is then what will run, save for slopes. Any other such bias may
-    hold what its draws do not, differences that rounding loses or numbers beyond the range, and is declined.
+    A bias goes to SDPA in the queries' dtype, and is declined where that does not hold it exactly: a float32 one beside
+    float16 or bfloat16 queries, as ALiBi makes it, one times a factor that is no power of two, a sum of two. It may
+    hold differences that rounding loses and numbers beyond the range, whatever the draws of verification hold.
     """
-    if any(not _holds(graph, ops, bias, dtype) for bias in chain.biases):
+    if any(not _holds(graph, bias, dtype) for bias in chain.biases) or (len(chain.biases) > 1 and dtype != "float32"):
         return None
     if any(graph.types[test.value].dtype != "bool" for test in chain.tests):
         return None
@@ -152,10 +151,9 @@ def settle(
     return (biases, hidden, seen), (("factors", factors), ("all_seen", all_seen))
 
 
-def _holds(graph: Graph, ops: Mapping[str, Op], bias: Bias, dtype: str) -> bool:
-    kind = graph.types[bias.value].dtype
-    of_positions = any(isinstance(op.form, Iota) for op in makers(ops, bias.value))
-    return kind in WIDER[dtype] or (kind in ROUNDED and of_positions)
+def _holds(graph: Graph, bias: Bias, dtype: str) -> bool:
+    exact = dtype == "float32" or (math.frexp(abs(bias.factor))[0] == 0.5 and abs(bias.factor) <= 1)
+    return exact and graph.types[bias.value].dtype in WIDER[dtype]
 
 
 def makers(ops: Mapping[str, Op], *values: str) -> tuple[Op, ...]:

@@ -55,6 +55,13 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
+JUMPS = frozenset({
+    "floor", "ceil", "trunc", "round", "sign", "floordiv", "truncdiv", "remainder", "fmod",
+    "eq", "ne", "lt", "le", "gt", "ge",
+})  # fmt: skip
+"""At these a unit in the last place of an operand may decide over a whole step of the result."""
+
+
 def lookup(name: str) -> Function:
     """The function, `convert:` forms included. Raises KeyError for an unknown name."""
     if name.startswith(CONVERT):

@@ -293,3 +293,31 @@ def test_programs_that_share_a_sum_begin_at_0() -> None:
     assert seeded
     assert any("split" in part.candidates.kinds.values() for part in parts)
     assert not any("split" in kinds.values() for kinds in seeded)
+
+
+# --- divisions by a number ---
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.floor(x / 41.0) * 0.5,
+        lambda x: torch.trunc(x / 41.0),
+        lambda x: torch.round(x / 14.0),
+        lambda x: (x / 41.0).long().float(),
+        lambda x: torch.where(x / 41.0 == 1, 1.0, 0.0),
+        lambda x: torch.floor((x / 41.0).abs() + 0.0),
+    ],
+    ids=["floor", "trunc", "round", "an integer", "a comparison", "further on"],
+)
+def test_a_quotient_that_decides_over_a_step_is_a_division(fn: Function) -> None:
+    """41 * (1 / 41) is less than 1."""
+    x = torch.arange(200.0)
+    assert torch.equal(run(fn, (x,), ()), fn(x))
+
+
+def test_a_quotient_that_decides_over_nothing_is_a_product() -> None:
+    _, program = program_of(lambda x: torch.exp(x / 41.0), (torch.arange(200.0),))
+    assert "*" in emit(program, Schedule(roles(program, 16)), "kernel").source.split("# div")[1].split("\n")[1]
+    x = torch.arange(200.0)
+    close(run(lambda x: torch.exp(x / 41.0), (x,), ()), torch.exp(x.double() / 41.0), 1e-6)
