@@ -32,6 +32,8 @@ ARRAYS, CARD = "arrays.npz", "card.json"
 SHIPPED = (Path("_data/models/cost"), Path("../datasets/models/cost"))
 """Where a model is looked for when none is named, beside the package: in a wheel, then in a checkout."""
 MIN_REGISTERS = 16.0
+RULED = 0.5
+"""In octaves: a learned correction of shared memory below this is noise, the rule being exact where it holds."""
 BACKBONE_ERROR = 0.35
 """Of a time that the backbone alone predicts; a trained model's card says better."""
 
@@ -115,7 +117,8 @@ class CostModel:
             learned = registers + trust * self.forests["registers"].predict(physical)
             registers = np.clip(np.round(learned), MIN_REGISTERS, register_limit(features, target))
         if "smem" in self.forests:
-            smem = np.round(smem * 2 ** (trust * self.forests["smem"].predict(physical)))
+            learned = trust * self.forests["smem"].predict(physical)
+            smem = np.where(np.abs(learned) < RULED, smem, np.round(smem * 2**learned))
         if "spills" in self.forests:
             score = self.forests["spills"].predict(physical)
             probability = trust / (1 + np.exp(-score)) + (1 - trust) * probability

@@ -69,28 +69,36 @@ def spilled_bytes(wanted: Array, limit: Array, fixed: Array) -> Array:
 
 
 def smem_rule(features: Features, target: Target) -> Array:
-    """Buffers of the pipelined loop, or scratch of a reduction, or the tile that a descriptor stores, whichever is
-    most (their lives do not overlap; in a persistent kernel the next tile's loads meet the last one's store).
+    """Buffers of the pipelined loop, or scratch of a reduction, or the tile that is stored on its way through shared
+    memory, whichever is most (their lives do not overlap; in a persistent kernel the next tile's loads meet the last
+    one's store by descriptor, and where its loops are flattened, any store).
 
     As compiled by Triton 3.6 for sm_90: wgmma holds `num_stages` buffers, since it reads them while the next load
     runs; mma.sync and plain loads copy to registers first and hold one fewer; a barrier of 8 bytes for each buffer
-    that a descriptor fills; without stages, mma.sync holds one operand at a time.
+    that a descriptor fills; without stages, mma.sync holds one operand at a time. Without a loop of its own a
+    persistent kernel pipelines the loads of its tiles. A product's tile is stored through pointers in the order of
+    addresses, for which 16 warps exchange all of it and fewer warps a part at a time.
     """
     stages, dot = features["num_stages"], features["stage_dot_bytes"]
-    staged = (features["loops"] > 0) & (stages > 1)
+    looped, persistent = (features["loops"] > 0) & (stages > 1), (features["persistent"] > 0) & (stages > 1)
     wgmma = target.wgmma & (features["dot_rows"] >= 64) & (features["num_warps"] >= 4)
     described = features["descriptor"] * (features["dot_rows"] > 0)
     longer = np.maximum(features["dot_rows"], features["dot_columns"])
     operand = longer / np.maximum(features["dot_rows"] + features["dot_columns"], 1)
-    buffers = np.where(staged, np.where(wgmma, stages, stages - 1), np.where(wgmma, 1.0, operand))
+    buffers = np.where(looped, np.where(wgmma, stages, stages - 1), np.where(wgmma, 1.0, operand))
     # Through pointers, flattening leaves only the left operand pipelined (seen in the binary).
     rows = features["dot_rows"] / np.maximum(features["dot_rows"] + features["dot_columns"], 1)
-    halved = (features["persistent"] > 0) & (features["flatten"] > 0) & (features["descriptor"] == 0) & staged
+    flattened = persistent & looped & (features["flatten"] > 0)
+    halved = flattened & (features["descriptor"] == 0)
     buffers = np.where(halved, np.where(wgmma, stages, stages - 1) * rows + 1 - rows, buffers)
-    plain = np.where(staged & (features["persistent"] == 0), stages - 1, 0.0) * features["stage_plain_bytes"]
+    tiles = np.where(persistent & (features["loops"] == 0) & (dot == 0), features["inflight_bytes"], 0.0)
+    plain = np.where(looped, stages - 1, 0.0) * features["stage_plain_bytes"] + (stages - 1) * tiles
     loop = buffers * dot + plain + np.where(dot > 0, 0.0, operand * features["dot_operand_bytes"])
-    barriers = 8 * described * np.where(staged, np.where(wgmma, stages, stages - 1), 1.0)
-    out = features["descriptor_store"] * described * features["store_tile_bytes"]
-    meets = (features["persistent"] > 0) & staged
-    held = np.where(meets, loop + barriers + out, np.maximum(loop + barriers, out))
+    barriers = 8 * described * np.where(looped, np.where(wgmma, stages, stages - 1), 1.0)
+    by_descriptor = features["descriptor_store"] * described * features["store_tile_bytes"]
+    share = np.where((dot > 0) & (features["descriptor_store"] == 0), np.minimum(features["num_warps"] / 16, 1.0), 0.0)
+    exchanged = share * features["store_tile_bytes"]
+    meets = persistent & looped
+    held = np.where(meets, loop + barriers + by_descriptor, np.maximum(loop + barriers, by_descriptor))
+    held = np.where(flattened, held + exchanged, np.maximum(held, exchanged))
     return np.maximum(held, features["scratch_bytes"])
