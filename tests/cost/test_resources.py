@@ -7,7 +7,7 @@ import pytest
 
 from autofuse.cost.device import resolve
 from autofuse.cost.resources import by_rule
-from tests.cost.programs import MATMUL_KINDS, column_sum, features, matmul, softmax
+from tests.cost.programs import MATMUL_KINDS, column_sum, features, matmul, pointwise, softmax
 
 H200 = resolve("h200")
 
@@ -63,3 +63,35 @@ def test_column_sum(block: tuple[int, int], warps: int, stages: int, registers: 
     found = by_rule(features(column_sum(4096, 4096), {"m": "loop", "n": "grid"}, **space), H200)
     assert found.smem_bytes[0] == smem
     assert abs(found.registers[0] - registers) <= 70
+
+
+@pytest.mark.parametrize(
+    ("block", "warps", "stages", "persistent", "smem"),
+    [(1024, 4, 2, 8, 4096), (512, 2, 4, 4, 6144), (2048, 8, 3, 2, 16384)],
+)
+def test_persistent_maps_pipeline_their_tiles(block: int, warps: int, stages: int, persistent: int, smem: int) -> None:
+    space = {"block.m": (1,), "block.n": (block,), "num_warps": (warps,), "num_stages": (stages,)}
+    found = by_rule(
+        features(pointwise(8192, 4096), {"m": "grid", "n": "grid"}, persistent=(persistent,), **space), H200
+    )
+    assert found.smem_bytes[0] == smem
+
+
+@pytest.mark.parametrize(
+    ("tile", "warps", "stages", "flatten", "smem"),
+    [
+        ((128, 256, 64), 8, 3, 1, 180248),
+        ((128, 256, 64), 16, 3, 1, 213016),
+        ((128, 128, 64), 4, 4, 1, 139296),
+        ((256, 128, 64), 8, 3, 1, 180248),
+        ((128, 256, 64), 8, 3, 0, 147480),
+    ],
+)
+def test_a_flattened_product_is_stored_beside_the_next_ones_loads(
+    tile: tuple[int, int, int], warps: int, stages: int, flatten: int, smem: int
+) -> None:
+    """Operands by descriptor, the result through pointers."""
+    blocks = {f"block.{axis}": (size,) for axis, size in zip("mnk", tile, strict=True)}
+    space = {"num_warps": (warps,), "num_stages": (stages,), "persistent": (1,), "flatten": (flatten,), "access": (2,)}
+    found = by_rule(features(matmul(2048, 2048, 2048), MATMUL_KINDS, **blocks, **space), H200)
+    assert found.smem_bytes[0] == smem
