@@ -29,11 +29,7 @@ class Contracts(Emission):
             return None
         if not self.is_dot(found):
             raise InvalidSchedule("a product that tensor cores do not take begins at 0")
-        tile = self.float32(found.start)
-        text = self.expand(tile, dims)
-        if tile.dims == dims:
-            return text
-        return f"tl.broadcast_to({text}, [{', '.join(self.layout.block(d) for d in dims)}])"
+        return self.filled(self.float32(found.start), dims)
 
     def product(self, found: ContractNode, dims: tuple[str, ...], accumulator: str | None) -> str:
         if not self.is_dot(found):

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from autofuse.codegen.expressions import triton_type
 from autofuse.codegen.kernel import Parameter
 from autofuse.codegen.layout import Layout
-from autofuse.codegen.looptree import Compute, Join, Loop, LoopTree, Statement, build_tree
-from autofuse.codegen.narrow import Range
+from autofuse.codegen.looptree import Compute, LoopTree, Statement, build_tree, statements_in
+from autofuse.codegen.narrow import INT32_LIMIT, Range
 from autofuse.fusion.algebra import smooth
 from autofuse.fusion.exponentials import normalisers, softmax_maxima
 from autofuse.ir.index import Index, linearize
 from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode
 from autofuse.schedule.schedule import Schedule
-
-INT32_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +74,13 @@ class Emission:
             return tile.text
         picks = ", ".join(":" if d in tile.dims else "None" for d in dims)
         return f"{tile.text}[{picks}]"
+
+    def filled(self, tile: Tile, dims: tuple[str, ...]) -> str:
+        """The tile over all of these dimensions."""
+        text = self.expand(tile, dims)
+        if not dims or tile.dims == dims:
+            return text
+        return f"tl.broadcast_to({text}, [{', '.join(self.layout.block(d) for d in dims)}])"
 
     def index(self, index: Index, dims: tuple[str, ...], wide: bool = False) -> str:
         parts: list[str] = []
@@ -164,13 +169,7 @@ def _dot_operands(program: Program) -> dict[int, bool]:
 
 def _visits(body: Sequence[Statement]) -> Counter[int]:
     """How often each node is evaluated: once a pass that needs it."""
-    found: Counter[int] = Counter()
-    for statement in body:
-        if isinstance(statement, Compute):
-            found[statement.node] += 1
-        elif isinstance(statement, Loop | Join):
-            found += _visits(statement.body)
-    return found
+    return Counter(found.node for found in statements_in(body) if isinstance(found, Compute))
 
 
 def identifier(value: str) -> str:

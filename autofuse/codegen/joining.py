@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autofuse.codegen.emission import INT32_LIMIT, Tile
+from autofuse.codegen.emission import Tile
 from autofuse.codegen.expressions import triton_type
 from autofuse.codegen.looptree import Join, Statement
+from autofuse.codegen.narrow import INT32_LIMIT
 from autofuse.codegen.reductions import Reductions, combine, neutral
 from autofuse.ir.program import ContractNode, ReduceNode
 

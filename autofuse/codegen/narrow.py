@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from autofuse.ir.functions import lookup
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
 
 Range = tuple[int, int]
 """Least and greatest value."""
 
-LOWEST, HIGHEST = -(2**31), 2**31 - 1
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-LOGICAL = frozenset({"and", "or", "xor", "not"})
+INT32_LIMIT = 2**31 - 1
 TRUTH: Range = (0, 1)
 
 _CORNERS: Mapping[str, Callable[[int, int], int]] = {
@@ -39,7 +38,7 @@ def range_of(expr: Expr, operands: Sequence[Range | None]) -> Range | None:
 
 
 def _apply(fn: str, parts: Sequence[Range]) -> Range | None:
-    if fn in COMPARISONS or fn in LOGICAL:
+    if lookup(fn).result == "bool":
         return TRUTH
     if fn == "where":
         return min(parts[1][0], parts[2][0]), max(parts[1][1], parts[2][1])
@@ -54,4 +53,4 @@ def _apply(fn: str, parts: Sequence[Range]) -> Range | None:
 
 def fit(reach: Range | None) -> Range | None:
     """None for what does not fit 32 bits."""
-    return reach if reach is not None and reach[0] >= LOWEST and reach[1] <= HIGHEST else None
+    return reach if reach is not None and reach[0] >= -INT32_LIMIT - 1 and reach[1] <= INT32_LIMIT else None

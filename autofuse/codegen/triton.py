@@ -240,9 +240,7 @@ class _Emitter(Joining):
         axes = {axis for part in store.index for axis in part.axes}
         dims = self.dims(axes | self.program.free[store.node])
         kind = self.program.types[store.value].dtype
-        text = self.expand(tile, dims)
-        if dims and tile.dims != dims:
-            text = f"tl.broadcast_to({text}, [{', '.join(self.layout.block(d) for d in dims)}])"
+        text = self.filled(tile, dims)
         if kind not in (tile.dtype, "bool"):
             text = f"{text}.to({triton_type(kind)})"
         elif kind == "bool":

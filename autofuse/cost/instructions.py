@@ -26,7 +26,7 @@ def expression_cost(expr: Expr) -> tuple[float, float]:
     """Summed over an expression tree."""
     if not isinstance(expr, Apply):
         return 0.0, 0.0
-    # A division by a number is a product with its inverse.
+    # A division by a number is a product with its inverse, but before a floor or the like.
     plain, special = cost_of("mul" if expr.fn == "div" and isinstance(expr.args[1], Lit) else expr.fn)
     for part in expr.args:
         inner = expression_cost(part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from autofuse.ir.functions import JUMPS
@@ -60,6 +60,7 @@ def read(expr: Expr) -> tuple[int, ...]:
 
 
 def with_indices(expr: Expr, indices: Mapping[int, int]) -> Expr:
+    """The expression with its operands numbered anew."""
     match expr:
         case Arg():
             return replace(expr, index=indices[expr.index])
@@ -85,15 +86,15 @@ def smooth(program: Program) -> frozenset[int]:
 def _jumps(node: Node) -> bool:
     match node:
         case MapNode(expr=expr, dtype=dtype):
-            return "float" not in dtype or _calls(expr, JUMPS)
+            return "float" not in dtype or _jumps_in(expr)
         case ReduceNode(fn=fn):
             return fn in ("argmax", "argmin", "any", "all")
         case _:
             return False
 
 
-def _calls(expr: Expr, functions: Collection[str]) -> bool:
+def _jumps_in(expr: Expr) -> bool:
     if not isinstance(expr, Apply):
         return False
     to_integer = expr.fn.startswith("convert:") and "float" not in expr.fn
-    return expr.fn in functions or to_integer or any(_calls(part, functions) for part in expr.args)
+    return expr.fn in JUMPS or to_integer or any(_jumps_in(part) for part in expr.args)

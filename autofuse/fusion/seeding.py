@@ -22,13 +22,14 @@ def seeded(program: Program) -> Program | None:
     if not seeds:
         return None
     gone = {node for product, addition in seeds.items() for node in (product, *addition.between)}
+    summed = {addition.node: product for product, addition in seeds.items()}
     nodes: list[Node] = []
     moved: dict[int, int] = {}
     origins: dict[int, str] = {}
     for position, node in enumerate(program.nodes):
         if position in gone:
             continue
-        product = next((p for p, addition in seeds.items() if addition.node == position), None)
+        product = summed.get(position)
         if product is None:
             moved[position] = len(nodes)
             nodes.append(moved_node(node, moved, {}, {}))
@@ -66,11 +67,9 @@ def _additions(program: Program) -> dict[int, _Addition]:
     """By product; one for each map."""
     found: dict[int, _Addition] = {}
     for position, node in enumerate(program.nodes):
-        match node:
-            case MapNode(expr=expr):
-                bare = strip(expr)
-            case _:
-                continue
+        if not isinstance(node, MapNode):
+            continue
+        bare = strip(node.expr)
         if not isinstance(bare, Apply) or bare.fn != "add":
             continue
         for side, other in (bare.args, bare.args[::-1]):

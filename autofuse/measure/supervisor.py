@@ -43,15 +43,18 @@ ROUNDS = Rounds()
 
 
 class Worker:
-    """One worker process on `device` ("cuda:0", ... or "cpu": Triton's interpreter), started again after every death.
-    A context manager: entering it starts the process, which takes seconds, and waits for nothing. Not thread-safe: one
-    search, one worker."""
+    """One worker process on `device` ("cuda:0", ... or "cpu": Triton's interpreter), started on first use and again
+    after every death. A context manager. Not thread-safe: one search, one worker."""
 
     def __init__(self, device: str, timeout_s: float = TIMEOUT_S) -> None:
         self.device = device
         self.timeout_s = timeout_s
         self.restarts = 0
         self._child: Child | None = None
+
+    def start(self) -> None:
+        """Before its first use: the process takes seconds to start, and this waits for none of them."""
+        self._started()
 
     def describe(self) -> dict[str, Any]:
         """Name, arch, versions of the device as the worker sees it."""
@@ -106,7 +109,6 @@ class Worker:
             self._child = None
 
     def __enter__(self) -> Worker:
-        self._started()
         return self
 
     def __exit__(

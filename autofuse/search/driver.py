@@ -122,6 +122,8 @@ class _Run:
             worker = None
             if self.target.live is not None:
                 worker = stack.enter_context(Worker(f"cuda:{self.target.live}"))
+                if not self.request.dry_run:
+                    worker.start()
             for number, (spec, dims) in enumerate(self.jobs, 1):
                 results.append(self.one(number, spec, dims, pool, worker))
                 if results[-1].status == events.INTERRUPTED:

@@ -76,11 +76,12 @@ class GraphTuner:
         singles = unfused_cover(self.graph, found.groups)
         budget = self.context.budget
         until = budget.elapsed + FIRST_LOOKS * (budget.seconds - budget.elapsed) if budget.seconds else float("inf")
+        late = False
         for group in sorted(found.groups, key=lambda group: -saved_bytes(self.graph, group)):
             late = budget.elapsed > until
             if not late or group in singles.groups:
                 self.searches[group] = self.search_of(group, look=not late)
-            found = replace(found, truncated=found.truncated or late)
+        found = replace(found, truncated=found.truncated or late)
         candidates = sum(search.pool.enumerated for search in self.by_key.values() if search.pool is not None)
         unfused_us = sum(self.searches[group].cost_us() for group in singles.groups)
         self.context.progress("enumerated", groups=len(found.groups), truncated=found.truncated,
@@ -140,7 +141,7 @@ class GraphTuner:
             if not wanted and not self.rounds.begun:
                 return ended
             self.turn(wanted)
-            self.context.progress("round", best_us=self.covers(groups)[0].cost)
+            self.context.progress("round", best_us=self.covers(groups, count=1)[0].cost)
 
     def hope(self, search: GroupSearch) -> float:
         """What a group may cost: where it can be timed and was not, less than predicted by the model's error. The model
@@ -170,10 +171,10 @@ class GraphTuner:
             rounds.finish()
 
     def covers(
-        self, groups: Sequence[Group], cost: Callable[[GroupSearch], float] = GroupSearch.cost_us
+        self, groups: Sequence[Group], cost: Callable[[GroupSearch], float] = GroupSearch.cost_us, count: int = COVERS
     ) -> list[Cover]:
         """The best few. cost: settled_us is that of what can run as it stands, and not of what more might find."""
-        found = k_best(self.graph, groups, [cost(self.searches[group]) for group in groups], COVERS)
+        found = k_best(self.graph, groups, [cost(self.searches[group]) for group in groups], count)
         if not found:
             raise NoValidPlan("no choice of groups produces every output: every candidate of some op failed")
         return found
