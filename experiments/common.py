@@ -103,12 +103,13 @@ def run(rows: Sequence[R], one: Callable[[R, Experiment], None], experiment: Exp
 # --- one row ---
 
 
-def tuned(row: Named, out: Path, seconds: float) -> tuple[TuneResult, float]:
+def tuned(row: Named, out: Path, seconds: float, memory_limit_mb: float | None = None) -> tuple[TuneResult, float]:
     """The result, and the seconds that it took. The plan is in out/store."""
     started = time.perf_counter()
     request = TuneRequest(
-        (row.workload,), (dict(row.shape),), store=out / "store", results=out / "runs", budget_seconds=seconds
-    )
+        (row.workload,), (dict(row.shape),), store=out / "store", results=out / "runs", budget_seconds=seconds,
+        memory_limit_mb=memory_limit_mb,
+    )  # fmt: skip
     return tune(request)[0], time.perf_counter() - started
 
 

@@ -31,6 +31,10 @@ def tune(
     budget_trials: Annotated[
         int | None, typer.Option(metavar="N", help="Time at most so many schedules in the whole run (no GPU: compile).")
     ] = None,
+    memory_limit_mb: Annotated[
+        float | None,
+        typer.Option(metavar="MB", help="The values between kernels may take so much at any time (default: no limit)."),
+    ] = None,
     strategy: Annotated[str, typer.Option(metavar="|".join(STRATEGIES), help="Who proposes candidates.")] = "model",
     seed: Annotated[int, typer.Option(metavar="N", help="Of every random choice.")] = 0,
     store: options.Store = None,
@@ -58,6 +62,7 @@ def tune(
             effort=effort,
             budget_seconds=budget_seconds,
             budget_trials=budget_trials,
+            memory_limit_mb=memory_limit_mb,
             strategy=strategy,
             seed=seed,
             store=folder,

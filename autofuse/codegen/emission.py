@@ -142,9 +142,10 @@ class Emission:
 
     def full(self, dims: tuple[str, ...], value: str, dtype: str) -> str:
         kind = triton_type(dtype)
-        if not dims:
-            return f"tl.full([], {value}, {kind})"
-        return f"tl.full([{', '.join(self.layout.block(d) for d in dims)}], {value}, {kind})"
+        return f"tl.full({self.shape(dims)}, {value}, {kind})"
+
+    def shape(self, dims: tuple[str, ...]) -> str:
+        return f"[{', '.join(self.layout.block(d) for d in dims)}]"
 
     def float32(self, node: int) -> Tile:
         tile = self.tile(node)

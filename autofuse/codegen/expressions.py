@@ -25,6 +25,13 @@ _PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"
 HELPERS = {
     "nan_max": "def nan_max(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
     "nan_min": "def nan_min(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
+    # Which is the greater (smaller) with where it is; of equals the one that comes first, and NaN before all numbers.
+    "first_max": "def first_max(a, i, b, j):\n"
+    "    better = (a > b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))\n"
+    "    return tl.where(better, a, b), tl.where(better, i, j)\n",
+    "first_min": "def first_min(a, i, b, j):\n"
+    "    better = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))\n"
+    "    return tl.where(better, a, b), tl.where(better, i, j)\n",
     "multiply": "def multiply(a, b):\n    return a * b\n",
     # tl.exp keeps results below 1e-38, for which it takes three instructions more; exp2 makes them 0.
     "natural_exp": "def natural_exp(x):\n    return tl.exp2(x * 1.4426950408889634)\n",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autofuse.codegen.emission import Tile
-from autofuse.codegen.expressions import triton_type
+from autofuse.codegen.expressions import register_dtype, triton_type
 from autofuse.codegen.looptree import Join, Statement
 from autofuse.codegen.narrow import INT32_LIMIT
-from autofuse.codegen.reductions import Reductions, combine, neutral
+from autofuse.codegen.reductions import FIRST, Reductions, combine, neutral
 from autofuse.ir.program import ContractNode, ReduceNode
 
 MOST_PARTS = 1 << 17
@@ -30,6 +30,7 @@ class Joining(Reductions):
         arrivals = self.scratch("arrivals", "int32", tiles)
         self.line(f"# the program that comes last combines the parts of {axis}")
         places = {node: self.place(node, tiles * (1 if self.adds_up(node, parts) else parts)) for node in join.nodes}
+        bests = {node: self.place(node, tiles * parts, "values", kind) for node, kind in self.placed(join.nodes).items()}
         added = [node for node in places if self.adds_up(node, parts)]
         for node, place in places.items():
             if node in added:
@@ -37,6 +38,8 @@ class Joining(Reductions):
             else:
                 part = f"rest_{axis} * {parts} + {axis}_part"
                 self.line(f"tl.store({place.format(part)}, {self.stored_part(node)})")
+                if node in bests:
+                    self.line(f"tl.store({bests[node].format(part)}, acc{node})")
         self.line("tl.debug_barrier()")
         self.line(f'if tl.atomic_add({arrivals} + rest_{axis}, 1, sem="acq_rel") == {parts - 1}:')
         self.depth += 1
@@ -44,6 +47,8 @@ class Joining(Reductions):
         for node in sorted(join.nodes, key=lambda n: getattr(self.program.nodes[n], "running", None) is not None):
             if node in added:
                 self.take_sum(node, places[node].format(f"rest_{axis}"))
+            elif node in bests:
+                self.first_of_parts(node, bests[node], places[node], f"rest_{axis} * {parts}", parts)
             else:
                 self.combine_parts(node, places, f"rest_{axis} * {parts}", parts)
         self.statements(join.body)
@@ -67,8 +72,13 @@ class Joining(Reductions):
         self.line(f"tl.store({place}, {self.full(tile.dims, '0', 'float32')})")
         self.tiles[node] = replace(tile, text=f"all{node}")
 
-    def place(self, node: int, parts: int) -> str:
-        """Pointers of a part of a node, with {} for which part."""
+    def placed(self, nodes: Iterable[int]) -> dict[int, str]:
+        """Those that say where along the axis the best is, with the dtype of what is best."""
+        found = ((node, self.program.nodes[node]) for node in nodes)
+        return {n: register_dtype(one.compute) for n, one in found if isinstance(one, ReduceNode) and one.fn in FIRST}
+
+    def place(self, node: int, parts: int, name: str = "parts", dtype: str = "") -> str:
+        """Pointers of a part of a node, with {} for which part. name, dtype: of what is left there."""
         tile = self.tiles[node]
         size = 1
         terms: list[str] = []
@@ -76,7 +86,7 @@ class Joining(Reductions):
             index = self.expand(Tile(f"tl.arange(0, {self.layout.block(dim)})", (dim,), "int32"), tile.dims)
             terms.insert(0, index if size == 1 else f"{index} * {size}")
             size *= self.layout.size(dim)
-        name = self.scratch(f"parts{node}", part_dtype(tile.dtype), parts * size)
+        name = self.scratch(f"{name}{node}", dtype or part_dtype(tile.dtype), parts * size)
         wide = ".to(tl.int64)" if parts * size > INT32_LIMIT else ""
         return " + ".join([f"{name} + ({{}}){wide} * {size}", *terms])
 
@@ -105,6 +115,19 @@ class Joining(Reductions):
         self.tiles[node] = replace(tile, text=f"all{node}", dtype=kind)
         if kind != tile.dtype:
             self.tiles[node] = replace(tile, text=f"(all{node} != 0)")
+
+    def first_of_parts(self, node: int, best: str, place: str, first: str, parts: int) -> None:
+        """Where the best of all parts is."""
+        found, tile = self.program.nodes[node], self.tiles[node]
+        assert isinstance(found, ReduceNode)
+        kind = register_dtype(found.compute)
+        self.line(f"top{node} = {self.full(tile.dims, neutral(found.fn, kind), kind)}")
+        self.line(f"all{node} = {self.full(tile.dims, '0', 'int64')}")
+        self.line(f"for other in tl.range(0, {parts}):")
+        load = 'tl.load({}, cache_modifier=".cg")'
+        read = [load.format(pointers.format(f"{first} + other")) for pointers in (best, place)]
+        self.line(f"    top{node}, all{node} = {FIRST[found.fn]}(top{node}, all{node}, {read[0]}, {read[1]})")
+        self.tiles[node] = replace(tile, text=f"all{node}")
 
 
 def part_dtype(dtype: str) -> str:

@@ -9,6 +9,8 @@ from autofuse.codegen.looptree import Accumulate, Loop
 from autofuse.errors import InvalidSchedule
 from autofuse.ir.program import ContractNode, ReduceNode
 
+FIRST = {"argmax": "first_max", "argmin": "first_min"}
+"""Combinations of (value, place), by the function that they are of."""
 NEUTRAL = {"sum": 0, "prod": 1, "any": 0, "all": 1, "max": "-inf", "min": "inf", "argmax": "-inf", "argmin": "inf"}
 
 
@@ -32,7 +34,10 @@ class Reductions(Contracts):
         text = tile.text
         dims = list(tile.dims)
         for axis in [d for d in reversed(tile.dims) if d in found.axes]:
-            text = self.reduce_dim(node, found, text, dims.index(axis), tile.dtype)
+            if found.fn in FIRST:
+                text = f"{self.best_of(found, tile)}[1].to(tl.int64)"
+            else:
+                text = self.reduce_dim(node, found, text, dims.index(axis), tile.dtype)
             dims.remove(axis)
         if found.fn in ("any", "all"):
             text = f"({text} != 0)"
@@ -45,8 +50,6 @@ class Reductions(Contracts):
                 return f"tl.sum({text}, axis={dim})"
             case "prod":
                 return f"tl.reduce({text}, {dim}, multiply)"
-            case "argmax" | "argmin":
-                return f"tl.{found.fn}({text}, axis={dim}).to(tl.int64)"
             case "max" | "any" if not floating or node in self.maxima:
                 return f"tl.max({text}, axis={dim})"
             case "min" | "all" if not floating:
@@ -56,11 +59,18 @@ class Reductions(Contracts):
             case _:
                 return f"tl.reduce({text}, {dim}, nan_min)"
 
+    def best_of(self, found: ReduceNode, tile: Tile) -> str:
+        """(best value, its place along the axis) of a tile, for each of its other elements."""
+        (axis,) = found.axes
+        places = self.expand(Tile(f"{axis}_idx", (axis,), "int32"), tile.dims)
+        wide = f"tl.broadcast_to({places}, {self.shape(tile.dims)})"
+        return f"tl.reduce(({tile.text}, {wide}), {tile.dims.index(axis)}, {FIRST[found.fn]})"
+
     def scalar_accumulator(self, node: int) -> bool:
         """Reduce each tile at once, not at the end: where the running value is read inside the loop."""
         found = self.program.nodes[node]
         assert isinstance(found, ReduceNode)
-        return found.running is not None or node in self.followed or found.fn in ("argmax", "argmin")
+        return found.running is not None or node in self.followed or found.fn in FIRST
 
     def start(self, node: int) -> None:
         found = self.program.nodes[node]
@@ -74,8 +84,8 @@ class Reductions(Contracts):
         kind = "int32" if found.fn in ("any", "all") else register_dtype(found.compute)
         wide = dims if self.scalar_accumulator(node) else self.dims(self.program.free[found.operand])
         self.line(f"acc{node} = {self.full(wide, neutral(found.fn, kind), kind)}")
-        if found.fn in ("argmax", "argmin"):
-            self.line(f"at{node} = {self.full(wide, '0', 'int64')}")
+        if found.fn in FIRST:
+            self.line(f"at{node} = {self.full(wide, '0', 'int32')}")
         self.accumulators[node] = Tile(f"acc{node}", wide, kind)
         if node in self.followed:
             self.running[node] = f"new{node}"
@@ -92,7 +102,7 @@ class Reductions(Contracts):
         tile = self.masked_operand(found)
         if not self.scalar_accumulator(node):
             self.line(f"acc{node} = {combine(found.fn, f'acc{node}', tile.text, tile.dtype, node in self.maxima)}")
-        elif found.fn in ("argmax", "argmin"):
+        elif found.fn in FIRST:
             self.accumulate_arg(node, found, tile)
         elif found.correction == "shift":
             self.accumulate_shifted(node, found, tile)
@@ -111,18 +121,13 @@ class Reductions(Contracts):
             self.line(f"acc{node} = acc{node} * {scale}")
 
     def accumulate_arg(self, node: int, found: ReduceNode, tile: Tile) -> None:
-        axis = found.axes[0]
-        which = "max" if found.fn == "argmax" else "min"
-        better = ">" if which == "max" else "<"
+        (axis,) = found.axes
         if axis in tile.dims:
-            dim = tile.dims.index(axis)
-            self.line(f"best{node}, where{node} = tl.{which}({tile.text}, axis={dim}, return_indices=True)")
-            self.line(f"where{node} = where{node} + {axis}_start")
+            self.line(f"best{node}, where{node} = {self.best_of(found, tile)}")
+            text, place = f"best{node}", f"where{node}"
         else:
-            self.line(f"best{node} = {tile.text}")
-            self.line(f"where{node} = {axis}_idx")
-        self.line(f"at{node} = tl.where(best{node} {better} acc{node}, where{node}, at{node})")
-        self.line(f"acc{node} = tl.where(best{node} {better} acc{node}, best{node}, acc{node})")
+            text, place = tile.text, f"{axis}_idx"
+        self.line(f"acc{node}, at{node} = {FIRST[found.fn]}(acc{node}, at{node}, {text}, {place})")
 
     def publish(self, node: int, found: ReduceNode) -> None:
         """The running value that followers read inside this turn of the loop."""
@@ -179,8 +184,8 @@ class Reductions(Contracts):
                 self.assign(node, text, dims, "float32")
             return
         assert isinstance(found, ReduceNode)
-        if found.fn in ("argmax", "argmin"):
-            self.tiles[node] = Tile(f"at{node}", dims, "int64")
+        if found.fn in FIRST:
+            self.tiles[node] = Tile(f"at{node}.to(tl.int64)", dims, "int64")
         elif accumulator.dims != dims or found.fn in ("any", "all"):
             kind = "bool" if found.fn in ("any", "all") else accumulator.dtype
             self.assign(node, self.reduce_text(node, found, accumulator), dims, kind)

@@ -13,6 +13,7 @@ from autofuse.codegen.kernel import Kernel, Parameter
 from autofuse.codegen.layout import Walk
 from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, Statement, Write, statements_in
 from autofuse.codegen.narrow import fit, range_of
+from autofuse.codegen.reductions import FIRST
 from autofuse.ir.graph import Apply, Arg, Expr
 from autofuse.ir.program import ContractNode, Load, MapNode, Position, Program, ReduceNode
 from autofuse.schedule.schedule import Schedule
@@ -87,9 +88,7 @@ class _Emitter(Joining):
     def in_order(self, loop: Loop) -> bool:
         """The first of equals and moments of what came before are told by the order of the tiles."""
         sums = [self.program.nodes[node] for node in loop.accumulators]
-        return any(
-            isinstance(n, ReduceNode) and (n.fn in ("argmax", "argmin") or n.correction == "shift") for n in sums
-        )
+        return any(isinstance(n, ReduceNode) and (n.fn in FIRST or n.correction == "shift") for n in sums)
 
     def loop(self, loop: Loop, walk: Walk) -> None:
         for node in loop.accumulators:
@@ -135,7 +134,8 @@ class _Emitter(Joining):
                 tile = self.masked_operand(found)
                 text = self.reduce_text(node, found, tile)
                 dims = self.dims(self.program.free[node])
-                self.assign(node, text, dims, "bool" if found.fn in ("any", "all") else register_dtype(found.compute))
+                kind = "bool" if found.fn in ("any", "all") else "int64" if found.fn in FIRST else tile.dtype
+                self.assign(node, text, dims, kind)
             case ContractNode():
                 self.comment(node)
                 dims = self.dims(self.program.free[node])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofuse.fusion.group import Group, reads, required
+from autofuse.fusion.group import Group, peak_bytes, reads, required
 from autofuse.ir.graph import Graph
 
 MAX_CUTS = 200
@@ -36,6 +36,11 @@ def group_inputs(graph: Graph, group: Group) -> tuple[str, ...]:
             if value not in inside and value in graph.producer:
                 found[value] = None
     return tuple(found)
+
+
+def held_bytes(graph: Graph, groups: Sequence[Group]) -> int:
+    """The most that values between the groups take at any time, run in this order."""
+    return peak_bytes(graph, [(group_inputs(graph, group), group.outputs) for group in groups])
 
 
 def live_ops(graph: Graph) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autofuse.ir.graph import Graph, Op, operands
@@ -110,6 +110,22 @@ def required(graph: Graph) -> frozenset[str]:
     """Base values that must be materialised because an output of the graph is, or looks at, them."""
     bases = {graph.base(value) for value in graph.outputs if value is not None}
     return frozenset(bases - set(graph.inputs))
+
+
+def peak_bytes(graph: Graph, steps: Sequence[tuple[Collection[str], Collection[str]]]) -> int:
+    """The most that intermediate values take at any time, where each of the steps (base values it reads, values it
+    makes) frees what nothing after it reads. Inputs and outputs of the graph count nothing, nor what a library call
+    returns beside what the graph has."""
+    own = required(graph) | set(graph.inputs)
+    last = {value: number for number, (needs, _) in enumerate(steps) for value in needs}
+    held = peak = 0
+    for number, (needs, makes) in enumerate(steps):
+        made = [value for value in makes if value not in own and value in graph.types]
+        held += sum(graph.types[value].nbytes for value in made)
+        peak = max(peak, held)
+        gone = {value for value in (*needs, *made) if value not in own and last.get(value, number) == number}
+        held -= sum(graph.types[value].nbytes for value in gone)
+    return peak
 
 
 def kernel_name(ops: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from autofuse.fusion import sdpa
 from autofuse.fusion.cover import live_ops
-from autofuse.fusion.group import Group, required
+from autofuse.fusion.group import Group, peak_bytes, reads, required
 from autofuse.fusion.subgraph import extract
 from autofuse.ir.graph import Argument, AtenCall, Composite, Graph, Map, Op, Ref, Reshape, Scalar
 
@@ -84,6 +84,13 @@ def fused_calls(graph: Graph, group: Group, ops: Sequence[Op] | None = None) -> 
         taken = len(packets) > 1 or any(call.name == packets[0] for call in found)
         found.append(LibraryCall(EAGER if taken else packets[0], changed))
     return tuple(found)
+
+
+def held_bytes(graph: Graph, group: Group, call: LibraryCall) -> int:
+    """The most that values between its ops take at any time, beside what it leaves for other groups."""
+    whole = with_ops(graph, call.ops)
+    steps = [(reads(whole, op), op.outputs) for op in call.ops if not op.is_view]
+    return peak_bytes(whole, [*steps, (group.outputs, ())])
 
 
 def whole_group(graph: Graph) -> Group:

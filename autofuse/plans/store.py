@@ -156,16 +156,17 @@ class PlanStore:
 
     # --- writing ---
 
-    def put(self, plan: Plan) -> bool:
-        """Keeps the plan unless the stored one of its key is better. Whether it is the kept one now."""
-        return self.put_all((plan,)) == 1
+    def put(self, plan: Plan, *, anyway: bool = False) -> bool:
+        """Keeps the plan unless the stored one of its key is faster. Whether it is the kept one now. anyway: it was
+        made to another measure than time, and replaces the stored one."""
+        return self.put_all((plan,), anyway=anyway) == 1
 
-    def put_all(self, plans: Iterable[Plan]) -> int:
+    def put_all(self, plans: Iterable[Plan], *, anyway: bool = False) -> int:
         """All or none; how many were kept."""
         given = tuple(plans)
 
         def work(connection: sqlite3.Connection) -> int:
-            return sum(_upsert(connection, plan) for plan in given)
+            return sum(_upsert(connection, plan, anyway) for plan in given)
 
         return self._write(work)
 
@@ -351,11 +352,11 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _upsert(connection: sqlite3.Connection, plan: Plan) -> bool:
+def _upsert(connection: sqlite3.Connection, plan: Plan, anyway: bool) -> bool:
     key = _key(plan)
     row = connection.execute(_BODY, key).fetchone()
     kept = _parsed(row[0], "") if row else None
-    if isinstance(kept, Plan) and kept.rank < plan.rank:
+    if isinstance(kept, Plan) and kept.rank < plan.rank and not anyway:
         return False
     # A malformed one is worth nothing: it gives way.
     connection.execute(

@@ -202,7 +202,7 @@ def _may_join(program: Program, axis: str) -> bool:
     for number in sums:
         node = program.nodes[number]
         assert isinstance(node, ReduceNode | ContractNode)
-        if node.correction == "shift" or getattr(node, "fn", "") in ("argmax", "argmin"):
+        if node.correction == "shift":
             return False
         if closure(program, *operands(node)) & sums - {node.running}:
             return False

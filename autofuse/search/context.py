@@ -30,6 +30,11 @@ class Context:
     seed: int = 0
     on_progress: Callable[[str, dict[str, Any]], None] = lambda _kind, _facts: None
     recordings: Recordings | None = None
+    memory_limit: int | None = None
+    """Bytes that the values between kernels may take at any time."""
+
+    def fits(self, held_bytes: int) -> bool:
+        return self.memory_limit is None or held_bytes <= self.memory_limit
 
     def progress(self, kind: str, **facts: object) -> None:
         self.on_progress(kind, facts)

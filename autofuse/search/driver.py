@@ -207,6 +207,7 @@ class _Run:
         tuner = GraphTuner(graph, Context(
             self.target, self.model, effort, budget, journal, pool, worker, self.request.strategy,
             self.request.seed, _Watch(self.on_event, budget), self.recordings,
+            None if (limit := self.request.memory_limit_mb) is None else int(limit * 1e6),
         ))  # fmt: skip
         if self.request.dry_run:
             return dry_result(tuner, name, shape, self.target)
@@ -220,7 +221,7 @@ class _Run:
             chosen = self.choose_unmeasured(spec, shape, tuner, outcome)
         self.training += journal.training.values()
         plan = plan_of(outcome, chosen, name, shape, self.target, current_environment(device=self.target.live))
-        if not self.store.put(plan):
+        if not self.store.put(plan, anyway=self.request.memory_limit_mb is not None):
             self.note(f"a better plan of this graph is stored already: {plan.plan_id} is not kept")
         self.log.append("plan", plan=plan.to_dict())
         return result_of(outcome, chosen, plan, str(self.store.path))

@@ -33,6 +33,10 @@ class Effort:
         by = 2 if seconds >= self.seconds / 4 else 4
         return replace(self, compiled=self.compiled // by, timed=self.timed // by, rounds=self.rounds * by)
 
+    def least(self) -> Effort:
+        """One round of one candidate, and another where that one fails to compile: for groups that hardly matter."""
+        return replace(self, compiled=2, timed=1, rounds=1)
+
 
 EFFORTS = {
     # Chosen by judgement. On an H200 with 16 cores, quick took 7 to 26 s a workload (experiments/first_plans).

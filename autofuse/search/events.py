@@ -29,6 +29,7 @@ class TuneRequest:
     """workloads: names or "file.py:function". shapes: dims of each plan wanted (one empty mapping: the defaults).
     budget_seconds: of the whole run, None for the effort's own. store, results: None for the user's own folders.
     recordings: folder of recorded times ("none" for none), None for those that come with autofuse.
+    memory_limit_mb: what the values between kernels may take at any time, None for no limit.
     workers: compile processes, None for one a core. dry_run: enumerate, predict, and stop before compiling.
 
     Raises UsageError, which begins with the field's name, for a value that no search can use."""
@@ -47,6 +48,7 @@ class TuneRequest:
     dry_run: bool = False
     workers: int | None = None
     recordings: Path | None = None
+    memory_limit_mb: float | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("effort", EFFORTS), ("strategy", STRATEGIES)):
@@ -56,6 +58,7 @@ class TuneRequest:
         _check_amount("budget_seconds", self.budget_seconds, int | float)
         _check_amount("budget_trials", self.budget_trials, int)
         _check_amount("workers", self.workers, int)
+        _check_amount("memory_limit_mb", self.memory_limit_mb, int | float)
 
     def identity(self) -> dict[str, Any]:
         """What a run log must have in common with a request to be resumed by it: folders and budgets are free."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from autofuse.cost.device import Target
 from autofuse.errors import NoValidPlan, PlanError
-from autofuse.fusion.cover import Cover
+from autofuse.fusion.cover import Cover, held_bytes
 from autofuse.fusion.group import Group, kernel_name
 from autofuse.fusion.library import LibraryCall, eager_call, library_call, whole_group, with_ops
+from autofuse.fusion.library import held_bytes as call_bytes
 from autofuse.fusion.subgraph import index_ranges
 from autofuse.ir.graph import Graph
 from autofuse.measure.records import AtenStep, Candidate, InductorStep, Inputs, Step, Timed, TritonStep, Verified
@@ -145,19 +146,23 @@ def _settled(outcome: Outcome) -> float:
 
 
 def _entries(outcome: Outcome, covers: Sequence[Cover], target: Target) -> dict[str, _Entry]:
-    """By name: the best covers, the unfused plan, eager's own calls, and what Inductor makes of these."""
+    """By name: the best covers, the unfused plan, eager's own calls, and what Inductor makes of these; those that keep
+    within the limit of memory. What Inductor's takes is not known beforehand: under a limit it does not race."""
     found: dict[str, _Entry] = {}
+    graph, limit = outcome.graph, float("inf") if outcome.memory_limit is None else outcome.memory_limit
     for name, cover in [*((f"cover{i}", cover) for i, cover in enumerate(covers)), (UNFUSED, outcome.unfused)]:
-        candidate = candidate_of_cover(outcome.graph, trials_of(cover, outcome), outcome, target, name)
-        found[name] = _Entry(candidate, cover)
-    graph = outcome.graph
+        if held_bytes(graph, cover.groups) <= limit:
+            candidate = candidate_of_cover(graph, trials_of(cover, outcome), outcome, target, name)
+            found[name] = _Entry(candidate, cover)
     group = whole_group(graph)
-    if group.ops:
-        call = eager_call(graph, group)
-        whole, ops = with_ops(graph, call.ops), tuple(op.name for op in call.ops)
-        plan = PlannedGroup(group.ops, group.outputs, "aten", None, (call.name,))
+    if not group.ops:
+        return found
+    call = eager_call(graph, group)
+    whole, ops = with_ops(graph, call.ops), tuple(op.name for op in call.ops)
+    plan = PlannedGroup(group.ops, group.outputs, "aten", None, (call.name,))
+    if call_bytes(graph, group, call) <= limit:
         found[EAGER] = _Entry(Candidate(EAGER, whole, (AtenStep(ops),)), outcome.unfused, plan)
+    if outcome.memory_limit is None:
         plan = replace(plan, implementation="inductor")
-        step = InductorStep(ops, group.outputs)
-        found[INDUCTOR] = _Entry(Candidate(INDUCTOR, whole, (step,)), outcome.unfused, plan)
+        found[INDUCTOR] = _Entry(Candidate(INDUCTOR, whole, (InductorStep(ops, group.outputs),)), outcome.unfused, plan)
     return found

@@ -12,14 +12,16 @@ import numpy as np
 from autofuse.cost.library import calls_time
 from autofuse.errors import NoValidPlan
 from autofuse.fusion.build import NotFusible, build
-from autofuse.fusion.cover import Cover, k_best, unfused_cover
+from autofuse.fusion.cover import Cover, held_bytes, k_best, unfused_cover
 from autofuse.fusion.enumerate import Enumeration, enumerate_groups
 from autofuse.fusion.group import Group, saved_bytes
-from autofuse.fusion.library import implementations
+from autofuse.fusion.library import LibraryCall, implementations
+from autofuse.fusion.library import held_bytes as call_bytes
 from autofuse.fusion.subgraph import extract
 from autofuse.ir.fingerprint import graph_key, program_key
 from autofuse.ir.graph import Graph
 from autofuse.ir.program import Program
+from autofuse.results.explain import NOISE
 from autofuse.search.context import Context
 from autofuse.search.group import GroupSearch
 from autofuse.search.pool import score
@@ -44,6 +46,7 @@ class Outcome:
     seconds: float
     covers: list[Cover]
     """The best few, best first."""
+    memory_limit: int | None = None
 
 
 @dataclass
@@ -79,7 +82,7 @@ class GraphTuner:
         late = False
         for group in sorted(found.groups, key=lambda group: -saved_bytes(self.graph, group)):
             late = budget.elapsed > until
-            if not late or group in singles.groups:
+            if (not late and self.fits(group)) or group in singles.groups:
                 self.searches[group] = self.search_of(group, look=not late)
         found = replace(found, truncated=found.truncated or late)
         candidates = sum(search.pool.enumerated for search in self.by_key.values() if search.pool is not None)
@@ -102,11 +105,21 @@ class GraphTuner:
             target, pool = self.context.target, None
             if program is not None and look:
                 pool = score(program, target, self.context.model, self.context.effort.first_look, self.rng)
-            libraries = tuple((call.name, calls_time(call.ops, self.graph.types, target).time_us) for call in calls)
+            libraries = tuple((call.name, self.call_us(group, call)) for call in calls)
             found = self.by_key[shared] = GroupSearch(key, alone, group, program, pool, libraries, calls)
             if self.context.recordings is not None:
                 found.recorded = self.context.recordings.of(key)
         return found
+
+    def call_us(self, group: Group, call: LibraryCall) -> float:
+        """Predicted; infinite where its own intermediates are too large."""
+        if not self.context.fits(call_bytes(self.graph, group, call)):
+            return float("inf")
+        return calls_time(call.ops, self.graph.types, self.context.target).time_us
+
+    def fits(self, group: Group) -> bool:
+        """Within the limit of memory, by itself?"""
+        return self.context.fits(held_bytes(self.graph, [group]))
 
     # --- the loop ---
 
@@ -121,7 +134,8 @@ class GraphTuner:
         finally:
             self.rounds.break_off()
         return Outcome(self.graph, self.key, unfused_cover(self.graph, groups), self.searches, enumeration, ended,
-                       time.perf_counter() - self.started, self.final_covers(groups))  # fmt: skip
+                       time.perf_counter() - self.started, self.final_covers(groups),
+                       self.context.memory_limit)  # fmt: skip
 
     def search(self, groups: Sequence[Group]) -> str:
         """Turns until the best covers want nothing more ("done") or the budget ends ("budget").
@@ -174,22 +188,30 @@ class GraphTuner:
         self, groups: Sequence[Group], cost: Callable[[GroupSearch], float] = GroupSearch.cost_us, count: int = COVERS
     ) -> list[Cover]:
         """The best few. cost: settled_us is that of what can run as it stands, and not of what more might find."""
-        found = k_best(self.graph, groups, [cost(self.searches[group]) for group in groups], count)
+        found = self.choices(groups, cost, count)
+        if not found and self.context.memory_limit is not None:
+            limit = self.context.memory_limit / 1e6
+            raise NoValidPlan(f"no choice of groups keeps what is between its kernels within {limit:g} MB")
         if not found:
             raise NoValidPlan("no choice of groups produces every output: every candidate of some op failed")
         return found
+
+    def choices(self, groups: Sequence[Group], cost: Callable[[GroupSearch], float], count: int) -> list[Cover]:
+        costs = [cost(self.searches[group]) if self.fits(group) else float("inf") for group in groups]
+        found = k_best(self.graph, groups, costs, count)
+        return [cover for cover in found if self.context.fits(held_bytes(self.graph, cover.groups))]
 
     def final_covers(self, groups: Sequence[Group]) -> list[Cover]:
         """On a GPU those that are measured all through, where there are any."""
         if self.context.worker is None:
             return self.covers(groups, GroupSearch.settled_us)
-        costs = [self.searches[group].measured_us() for group in groups]
-        return k_best(self.graph, groups, costs, COVERS) or self.covers(groups)
+        return self.choices(groups, GroupSearch.measured_us, COVERS) or self.covers(groups)
 
     def wanted(self, covers: Iterable[Cover]) -> list[GroupSearch]:
         """Searches of the best covers that have rounds left and none begun, those of the best cover first.
 
-        A cover that is worse than the best by more than the model's error is not worth compiling for.
+        A cover that is worse than the best by more than the model's error is not worth compiling for. A group that
+        costs less than the noise of its cover is a minor one: whatever runs it will do, and it comes last.
         """
         found: dict[str, GroupSearch] = {}
         covers = list(covers)
@@ -198,8 +220,10 @@ class GraphTuner:
         for cover in covers:
             if cover.cost > limit:
                 continue
-            for group in cover.groups:
-                search = self.searches[group]
+            searches = [self.searches[group] for group in cover.groups]
+            for search in searches:
+                search.minor = search.cost_us() < NOISE * cover.cost
+            for search in sorted(searches, key=lambda search: search.minor):
                 if not search.exhausted and search.key not in begun:
-                    found[search.key] = search
+                    found.setdefault(search.key, search)
         return list(found.values())

@@ -72,6 +72,8 @@ class GroupSearch:
     recorded_at: dict[int, Recorded] = field(default_factory=dict)
     rounds: int = 0
     exhausted: bool = False
+    minor: bool = False
+    """Too small a part of the plans that it is in for its choice to matter."""
 
     @property
     def family(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from autofuse.cost.device import Target
-from autofuse.fusion.cover import unfused_cover
+from autofuse.fusion.cover import held_bytes, unfused_cover
 from autofuse.fusion.group import Group, kernel_name, saved_bytes
 from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph
@@ -111,6 +111,7 @@ def plan_of(
         "searched_us": chosen.searched_us,
         "whole": chosen.timed.key if chosen.whole is not None and chosen.timed is not None else None,
         "failures": dict(chosen.failures) or None,
+        "held_bytes": None if chosen.whole is not None else held_bytes(outcome.graph, chosen.cover.groups),
         "groups_enumerated": len(outcome.searches),
         "enumeration_truncated": outcome.enumeration.truncated,
         "refused": dict(outcome.enumeration.refused),

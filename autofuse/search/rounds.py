@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
+from math import isinf
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from autofuse.measure.records import AtenStep, Candidate, Compiled, Inputs, Time
 from autofuse.measure.supervisor import Worker
 from autofuse.search.batch import Batch
 from autofuse.search.context import Context
+from autofuse.search.effort import Effort
 from autofuse.search.group import LIBRARY, GroupSearch, Trial
 from autofuse.search.pool import score
 from autofuse.search.recorded import TAKEN, adopt, positions
@@ -32,6 +34,10 @@ from autofuse.search.strategies import Outcome, make_strategy
 SPILL_LIMIT_BYTES = 512
 """A kernel that spills more than this a thread is not timed. A guess, on the side of timing: up to 344 bytes were among
 the timed ones of a softmax over 65536 columns (1.0 to 1.3 times its best); beyond 512 nothing was ever timed."""
+
+HOPELESS = 3.0
+"""A library call predicted to take this many times the best is not timed: of 305 on an H200 none took less than 0.7 of
+what was predicted."""
 
 VERIFIED_AHEAD = 2
 """Rounds that candidates are verified of while the first of them compiles: the worker keeps as many references."""
@@ -54,8 +60,7 @@ class GroupRounds:
         self.begun.append(batch)
         if search.rounds == 0:
             self.open(search)
-            if self.context.worker is not None:
-                batch.calls += search.library_trials.values()
+        batch.calls += self.library_calls(search)
         search.rounds += 1
         self.take_up(batch)
         for trial in batch.trials:
@@ -72,7 +77,7 @@ class GroupRounds:
             self.verify_as_compiled(batch, self.context.worker)
             self.race(batch, self.context.worker)
         search = batch.search
-        over = not batch.trials or search.rounds >= self.context.effort.rounds or search.pool is None
+        over = not batch.trials or search.rounds >= self.effort(search).rounds or search.pool is None
         search.exhausted = over or self.context.worker is None
         self.end(batch)
 
@@ -94,7 +99,7 @@ class GroupRounds:
         self.context.budget.spend(batch.used, batch.reserved)
 
     def open(self, search: GroupSearch) -> None:
-        """Score the group's whole pool, and start its strategy; library calls are taken up at once."""
+        """Score the group's whole pool, and start its strategy."""
         if search.program is not None:
             context = self.context
             rng = np.random.default_rng(context.seed)
@@ -102,15 +107,28 @@ class GroupRounds:
             search.pool = score(search.program, context.target, context.model, context.effort.pool, rng, wanted)
             search.recorded_at = positions(search.pool, search.recorded)
             search.strategy = make_strategy(context.strategy, search.pool, context.seed)
+
+    def library_calls(self, search: GroupSearch) -> list[Trial]:
+        """Takes up the library calls that may be as fast as the best kernel so far, by prediction until it is known.
+        Returns those to be timed."""
+        best = search.cost_us()
+        found: list[Trial] = []
         for number, (_, predicted) in enumerate(search.libraries):
+            if number in search.library_trials or isinf(predicted) or predicted > HOPELESS * best:
+                continue
             trial = search.library_trials[number] = Trial(LIBRARY, number, predicted_us=predicted)
             if self.context.worker is not None:
                 self.context.journal.recall(search, trial)
+                found.append(trial)
+        return found
+
+    def effort(self, search: GroupSearch) -> Effort:
+        return self.context.effort.least() if search.minor else self.context.effort
 
     # --- taking up and compiling ---
 
     def take_up(self, batch: Batch) -> None:
-        search, effort, worker = batch.search, self.context.effort, self.context.worker
+        search, effort, worker = batch.search, self.effort(batch.search), self.context.worker
         if search.pool is None or search.strategy is None or not len(search.pool):
             return
         batch.reserved = self.context.budget.reserve(effort.compiled if worker is None else effort.timed)
@@ -240,7 +258,7 @@ class GroupRounds:
     def room(self, batch: Batch) -> int:
         """Trials of the round; what is known from before has had its place."""
         recalled = sum(trial.recalled and trial.time_us is not None for trial in batch.trials)
-        return max(min(self.context.effort.timed - recalled, batch.reserved), 0)
+        return max(min(self.effort(batch.search).timed - recalled, batch.reserved), 0)
 
     def verify(self, search: GroupSearch, trial: Trial, worker: Worker) -> None:
         verified = trial.verified = worker.verify(candidate_of(search, trial), self.inputs(search))

@@ -337,7 +337,7 @@ def peak_memory(call: common.Call) -> float:
 
 
 def one(row: Row, options: argparse.Namespace, experiment: Experiment) -> None:
-    result, seconds = common.tuned(row, options.out, options.seconds)
+    result, seconds = common.tuned(row, options.out, options.seconds, row.goals.get(MEMORY))
     put = Figures(row, experiment)
     put("tuning time", seconds, "s", "lower", goal=60.0)
     if result.plan_id is None:

@@ -221,6 +221,31 @@ def test_the_last_program_combines_the_parts_of_all(parts: int) -> None:
     run(case, program, Schedule(split_roles(program, axis, 32, parts)), seed=parts)
 
 
+@pytest.mark.parametrize("kind", ["one", "loop", "whole", "split"])
+@pytest.mark.parametrize("fn", ["argmax", "argmin"])
+def test_the_first_of_the_best_is_taken_and_nan_is_the_best(fn: str, kind: str) -> None:
+    """As torch: rows with ties in several tiles, with NaN early and late, of infinities alone, and of one value."""
+    case = graphs.argmax(6, 130)
+    graph = Graph(("x",), (graphs.op("y", Reduce(fn, "x", (1,), False, "float32")),), ("y",), case.graph.types)
+    program = program_of(Case(fn, graph, case.reference))
+    x = torch.randn(6, 130, generator=torch.Generator().manual_seed(3)).half()
+    x[0, [40, 77, 129]], x[0, [41, 78, 128]] = 9.0, -9.0
+    x[1, [3, 90]], x[2, [120, 126]] = float("nan"), float("nan")
+    x[3], x[4] = float("-inf"), float("inf")
+    x[5] = 1.5
+    env = {"x": x, "y": torch.full((6,), -77)}
+    inner = {"whole": Role("whole"), "loop": Role("loop", 32), "split": Role("split", 16, 4), "one": Role("loop", 1)}
+    roles = tuple((a.name, inner[kind] if a.name in program.reduced else Role("grid", 2)) for a in program.axes)
+    kernel = emit(program, Schedule(roles), "kernel")
+    interpret(kernel, env)
+    assert env["y"].tolist() == getattr(x, fn)(1).tolist(), kernel.source
+
+
+def test_an_argmax_of_few_long_rows_may_be_split() -> None:
+    found = [part.candidates.kinds for part in subspaces(program_of(graphs.argmax(4, 100000)), H200)]
+    assert any("split" in kinds.values() for kinds in found)
+
+
 def test_parts_that_must_meet_twice_are_refused() -> None:
     """Without the online rewrite the sum needs the finished maximum; a softmax is stored along the axis."""
     for case in (log_sum_exp(5, 700), graphs.softmax(5, 700)):
