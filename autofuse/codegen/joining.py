@@ -30,7 +30,9 @@ class Joining(Reductions):
         arrivals = self.scratch("arrivals", "int32", tiles)
         self.line(f"# the program that comes last combines the parts of {axis}")
         places = {node: self.place(node, tiles * (1 if self.adds_up(node, parts) else parts)) for node in join.nodes}
-        bests = {node: self.place(node, tiles * parts, "values", kind) for node, kind in self.placed(join.nodes).items()}
+        bests = {
+            node: self.place(node, tiles * parts, "values", kind) for node, kind in self.placed(join.nodes).items()
+        }
         added = [node for node in places if self.adds_up(node, parts)]
         for node, place in places.items():
             if node in added:

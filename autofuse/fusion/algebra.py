@@ -59,6 +59,11 @@ def read(expr: Expr) -> tuple[int, ...]:
             return ()
 
 
+def over_nodes(node: MapNode) -> Expr:
+    """A map's expression with nodes of the program as operands."""
+    return with_indices(node.expr, dict(enumerate(node.operands)))
+
+
 def with_indices(expr: Expr, indices: Mapping[int, int]) -> Expr:
     """The expression with its operands numbered anew."""
     match expr:

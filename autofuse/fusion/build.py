@@ -467,6 +467,16 @@ def rebuild(program: Program, axes: Sequence[Axis], mapping: dict[str, Index], n
     return Program(tuple(axes), tuple(nodes), stores, program.types, origins)
 
 
+def rewritten(
+    program: Program, nodes: Sequence[Node], moved: Mapping[int, int], origins: Mapping[int, str]
+) -> Program:  # fmt: skip
+    """The program with other nodes, equal ones merged and dead ones dropped. moved: old ones -> new ones. origins: of
+    the new ones."""
+    stores = tuple(moved_store(store, moved, {}) for store in program.stores)
+    found = Program(program.axes, tuple(nodes), stores, program.types, {n: text for n, text in origins.items() if text})
+    return rename(found, {axis.name: axis.name for axis in program.axes})
+
+
 def moved_node(
     node: Node, moved: Mapping[int, int], mapping: Mapping[str, Index], names: Mapping[str, str]
 ) -> Node:  # fmt: skip

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autofuse.fusion.algebra import read, skip_identity, strip, with_indices
-from autofuse.fusion.build import moved_node, moved_store, rename
+from autofuse.fusion.algebra import over_nodes, read, skip_identity, strip, with_indices
+from autofuse.fusion.build import moved_node, rewritten
 from autofuse.fusion.exponentials import shifted_exponentials
 from autofuse.ir.graph import Apply, Arg, Expr
 from autofuse.ir.program import ContractNode, MapNode, Node, Program
@@ -47,9 +47,7 @@ def deferred(program: Program) -> Program | None:
         origins[moved[position]] = program.origins.get(position, "")
     if not changed:
         return None
-    stores = tuple(moved_store(store, moved, {}) for store in program.stores)
-    found = Program(program.axes, tuple(nodes), stores, program.types, {n: text for n, text in origins.items() if text})
-    return rename(found, {axis.name: axis.name for axis in program.axes})
+    return rewritten(program, nodes, moved, origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def _split_product(program: Program, expr: Expr, summed: frozenset[str]) -> tupl
             found = program.nodes[node]
             if not isinstance(found, MapNode):
                 return replace(bare, index=node), []
-            rest, factors = _split_product(program, _over_nodes(found), summed)
+            rest, factors = _split_product(program, over_nodes(found), summed)
             return (rest, factors) if factors else (replace(bare, index=node), [])
         case Apply("mul", (a, b)):
             (left, first), (right, second) = (_split_product(program, part, summed) for part in (a, b))
@@ -112,11 +110,6 @@ def _split_product(program: Program, expr: Expr, summed: frozenset[str]) -> tupl
             return rest, [*factors, ("div", strip(b))]
         case _:
             return bare, []
-
-
-def _over_nodes(node: MapNode) -> Expr:
-    """The map's expression with nodes of the program as operands."""
-    return with_indices(node.expr, dict(enumerate(node.operands)))
 
 
 def _over(expr: Expr, operands: tuple[int, ...]) -> Expr:

@@ -9,18 +9,20 @@ moments: variance in one pass. With n_a, mean_a, M_a of the elements so far and 
 M = M_a + M_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)  (Chan, Golub, LeVeque 1979). Valid where the summand is
 (x - s/n)^2 with s the plain sum of the same x over the same axes; no cancellation, unlike E[x^2] - E[x]^2.
 
-Factors that leave a product: deferral.py. Products that begin at what they are added to: seeding.py.
+Factors that leave a product: deferral.py. Terms that leave a sum: terms.py. Products that begin at what they are added
+to: seeding.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autofuse.fusion.algebra import skip_identity, strip
 from autofuse.fusion.deferral import deferred
 from autofuse.fusion.exponentials import difference, linear_in, shifted_exponentials
 from autofuse.fusion.seeding import seeded
+from autofuse.fusion.terms import apart
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
 from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode, closure
 
@@ -28,12 +30,16 @@ from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode
 def variants(program: Program) -> dict[tuple[str, ...], Program]:
     """The program as it is, and with each rewrite that applies, keyed by the rewrites' names."""
     found: dict[tuple[str, ...], Program] = {(): program}
-    for name, rewrite in (("deferred", deferred), ("seeded", seeded), ("online", online), ("moments", moments)):
+    for name, rewrite in _in_order().items():
         for names, earlier in list(found.items()):
             changed = rewrite(earlier)
             if changed is not None:
                 found[(*names, name)] = changed
     return found
+
+
+def _in_order() -> dict[str, Callable[[Program], Program | None]]:
+    return {"deferred": deferred, "apart": apart, "seeded": seeded, "online": online, "moments": moments}
 
 
 def apply(program: Program, names: tuple[str, ...]) -> Program:

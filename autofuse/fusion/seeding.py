@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autofuse.fusion.algebra import read, skip_identity, strip, with_indices
-from autofuse.fusion.build import moved_node, moved_store, rename
+from autofuse.fusion.build import moved_node, rewritten
 from autofuse.ir.graph import Apply, Arg, Expr
 from autofuse.ir.program import ContractNode, MapNode, Node, Program, closure, operands
 
@@ -49,9 +49,7 @@ def seeded(program: Program) -> Program | None:
             moved[position] = len(nodes)
             nodes.append(MapNode((moved[product],), Arg(0), node.compute, node.dtype))
         origins[moved[position]] = program.origins.get(position, "")
-    stores = tuple(moved_store(store, moved, {}) for store in program.stores)
-    found = Program(program.axes, tuple(nodes), stores, program.types, {n: text for n, text in origins.items() if text})
-    return rename(found, {axis.name: axis.name for axis in program.axes})
+    return rewritten(program, nodes, moved, origins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autofuse.codegen.triton import emit
 from autofuse.fusion.rewrites import variants
+from autofuse.schedule.schedule import Role, Schedule
 from tests.codegen.test_rewrites import attention, close, half, loop_of, positions, program_of, run
 
 Function = Callable[..., torch.Tensor]
@@ -128,6 +130,70 @@ def test_online_is_declined(fn: Function) -> None:
     _, program = program_of(fn, (x,))
     assert [names for names in variants(program) if "online" in names] == []
     rows_close(run(fn, (x,), (), 16), exact(fn, x))
+
+
+# --- terms that leave a sum ---
+
+
+def sum_of_log_softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.log_softmax(x.float(), -1).sum(-1)
+
+
+def smoothed(x: torch.Tensor) -> torch.Tensor:
+    """As label smoothing has it, written out with one shift for both."""
+    f = x.float()
+    m = f.amax(-1, keepdim=True)
+    return (f - (m + torch.log(torch.exp(f - m).sum(-1, keepdim=True)))).sum(-1) * -0.1 - f.amin(-1)
+
+
+@pytest.mark.parametrize("fn", [sum_of_log_softmax, smoothed], ids=lambda fn: fn.__name__)
+@Laws
+@given(x=matrices(), block=BLOCKS)
+def test_apart(fn: Function, x: torch.Tensor, block: int) -> None:
+    rows_close(run(fn, (x,), ("apart", "online"), block), exact(fn, x), 5e-3)
+
+
+def test_terms_that_are_apart_leave_one_pass() -> None:
+    _, program = program_of(sum_of_log_softmax, (half(5, 70),))
+    passes: dict[tuple[str, ...], int] = {}
+    for names, found in variants(program).items():
+        schedule = Schedule(tuple((a.name, Role("loop", 16) if a.name in found.reduced else Role("grid", 1))
+                                  for a in found.axes))  # fmt: skip
+        passes[names] = emit(found, schedule, "kernel").source.count("in tl.range")
+    assert passes == {(): 3, ("apart",): 2, ("online",): 2, ("apart", "online"): 1}
+
+
+def less_the_mean(x: torch.Tensor) -> torch.Tensor:
+    f = x.float()
+    return (f - f.mean(-1, keepdim=True)).sum(-1)
+
+
+def less_the_maximum_of_all(x: torch.Tensor) -> torch.Tensor:
+    return (x.float() - x.float().amax()).sum(-1)
+
+
+def less_the_logarithm_of_another_sum(x: torch.Tensor) -> torch.Tensor:
+    f = x.float()
+    return (f - torch.log(f.sigmoid().sum(-1, keepdim=True))).sum(-1)
+
+
+def scaled_difference(x: torch.Tensor) -> torch.Tensor:
+    return (torch.log_softmax(x.float(), -1) * x).sum(-1)
+
+
+NOT_APART = (less_the_mean, less_the_maximum_of_all, less_the_logarithm_of_another_sum, scaled_difference)
+
+
+@pytest.mark.parametrize("fn", NOT_APART, ids=lambda fn: fn.__name__)
+def test_apart_is_declined(fn: Function) -> None:
+    _, program = program_of(fn, (half(5, 70),))
+    assert [names for names in variants(program) if "apart" in names] == []
+
+
+def test_apart_is_declined_in_single_precision() -> None:
+    """What all x have in common would be lost there."""
+    _, program = program_of(sum_of_log_softmax, (torch.randn(5, 70),))
+    assert [names for names in variants(program) if "apart" in names] == []
 
 
 # --- moments ---
