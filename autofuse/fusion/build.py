@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from autofuse.fusion.algebra import read, with_indices
 from autofuse.fusion.collapse import collapse
 from autofuse.ir.graph import (
     Apply,
@@ -162,7 +163,9 @@ class _Builder:
         match form:
             case Map():
                 operands = tuple(self.broadcast(operand, index) for operand in form.operands)
-                return self.node(MapNode(operands, form.expr, form.compute, dtype), op.name)
+                return self.node(
+                    self.with_choices_of_numbers(MapNode(operands, form.expr, form.compute, dtype)), op.name
+                )
             case Reduce():
                 return self.reduce(op, form, dtype, index)
             case Contract():
@@ -180,6 +183,19 @@ class _Builder:
                 return self.node(MapNode((self.position(index[0]),), steps, dtype, dtype), op.name)
             case _:
                 raise NotFusible(f"{op.name}: {op.call.target} is not generated")
+
+    def with_choices_of_numbers(self, node: MapNode) -> MapNode:
+        """torch.where makes a tensor of its number: here it is one again."""
+        match node.expr:
+            case Apply("where", (test, *branches)):
+                made = [(i, self.nodes[operand]) for i, operand in enumerate(node.operands)]
+                numbers = {i: n.expr for i, n in made if isinstance(n, MapNode) and isinstance(n.expr, Lit)}
+                chosen = [numbers.get(b.index, b) if isinstance(b, Arg) else b for b in branches]
+                left = read(expr := Apply("where", (test, *chosen)))
+                operands = tuple(node.operands[i] for i in left)
+                return replace(node, operands=operands, expr=with_indices(expr, {i: n for n, i in enumerate(left)}))
+            case _:
+                return node
 
     def broadcast(self, operand: str, index: tuple[Index, ...]) -> int:
         shape = self.graph.types[operand].shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from autofuse.fusion.algebra import skip_identity, strip, with_literals
+from autofuse.fusion.algebra import skip_identity, strip
 from autofuse.fusion.exponentials import linear_in, shifted_exponentials
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
 from autofuse.ir.index import Index
@@ -56,7 +56,7 @@ def _masks(program: Program, node: int | None) -> list[int]:
         value = program.nodes[node]
         if not isinstance(value, MapNode):
             break
-        match _expr(program, value):
+        match strip(value.expr):
             case Apply("where", (_, a, b)) if _is_minus_inf(a) != _is_minus_inf(b):
                 found.append(node)
                 rest = b if _is_minus_inf(a) else a
@@ -68,13 +68,6 @@ def _masks(program: Program, node: int | None) -> list[int]:
     return found
 
 
-def _expr(program: Program, node: MapNode) -> Expr:
-    """Its constants as literals: torch.where makes a tensor of its scalar."""
-    maps = [(i, program.nodes[operand]) for i, operand in enumerate(node.operands)]
-    known = {i: found.expr for i, found in maps if isinstance(found, MapNode) and isinstance(found.expr, Lit)}
-    return with_literals(strip(node.expr), known)
-
-
 def _is_minus_inf(expr: Expr) -> bool:
     return isinstance(expr, Lit) and expr.value == float("-inf")
 
@@ -83,7 +76,7 @@ def _covered(program: Program, mask: int) -> list[Index]:
     """Positive where the mask puts -inf."""
     node = program.nodes[mask]
     assert isinstance(node, MapNode)
-    expr = _expr(program, node)
+    expr = strip(node.expr)
     assert isinstance(expr, Apply)
     return _true(program, node, expr.args[0], wanted=_is_minus_inf(expr.args[1]))
 

@@ -19,66 +19,62 @@ def linear_cross_entropy(arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, where_1_ptr, SIZE_M
     m_start = m_tile * BLOCK_M
     m_idx = m_start + tl.arange(0, BLOCK_M)
     m_mask = m_idx < SIZE_M
-    acc12 = tl.full([BLOCK_M], float('-inf'), tl.float32)
-    acc16 = tl.full([BLOCK_M], 0.0, tl.float32)
+    acc11 = tl.full([BLOCK_M], float('-inf'), tl.float32)
+    acc15 = tl.full([BLOCK_M], 0.0, tl.float32)
     for l_start in tl.range(0, SIZE_L, BLOCK_L, num_stages=NUM_STAGES):
         l_idx = l_start + tl.arange(0, BLOCK_L)
         l_mask = l_idx < SIZE_L
-        acc10 = tl.full([BLOCK_M, BLOCK_L], 0, tl.float32)
+        acc9 = tl.full([BLOCK_M, BLOCK_L], 0, tl.float32)
         for k_start in tl.range(0, SIZE_K, BLOCK_K, num_stages=NUM_STAGES):
             k_idx = k_start + tl.arange(0, BLOCK_K)
             # arg0_1
-            arg0_1_5 = tl.load(arg0_1_ptr + (k_idx[None, :] + m_idx[:, None] * 48), mask=m_mask[:, None], other=0)
+            arg0_1_4 = tl.load(arg0_1_ptr + (k_idx[None, :] + m_idx[:, None] * 48), mask=m_mask[:, None], other=0)
             # arg1_1
-            arg1_1_9 = tl.load(arg1_1_ptr + (k_idx[:, None] + l_idx[None, :] * 48), mask=l_mask[None, :], other=0)
+            arg1_1_8 = tl.load(arg1_1_ptr + (k_idx[:, None] + l_idx[None, :] * 48), mask=l_mask[None, :], other=0)
             # mm
-            acc10 = tl.dot(arg0_1_5, arg1_1_9, acc10)
+            acc9 = tl.dot(arg0_1_4, arg1_1_8, acc9)
         # _to_copy
         # amax
-        part12 = tl.reduce(tl.where(l_mask[None, :], acc10, float('-inf')), 1, nan_max)
-        new12 = tl.maximum(acc12, part12, propagate_nan=tl.PropagateNan.ALL)
-        safe12 = tl.where(new12 == float('-inf'), 0.0, new12)
-        scale12 = tl.where(acc12 == new12, 1.0, natural_exp(acc12 - safe12))
+        part11 = tl.reduce(tl.where(l_mask[None, :], acc9, float('-inf')), 1, nan_max)
+        new11 = tl.maximum(acc11, part11, propagate_nan=tl.PropagateNan.ALL)
+        safe11 = tl.where(new11 == float('-inf'), 0.0, new11)
+        scale11 = tl.where(acc11 == new11, 1.0, natural_exp(acc11 - safe11))
         # sub
-        v14 = (acc10 - safe12[:, None])
+        v13 = (acc9 - safe11[:, None])
         # exp
-        v15 = natural_exp(v14)
+        v14 = natural_exp(v13)
         # sum_1
-        acc16 = acc16 * scale12
-        part16 = tl.sum(tl.where(l_mask[None, :], v15, 0.0), axis=1)
-        acc16 = acc16 + part16
-        acc12 = new12
+        acc15 = acc15 * scale11
+        part15 = tl.sum(tl.where(l_mask[None, :], v14, 0.0), axis=1)
+        acc15 = acc15 + part15
+        acc11 = new11
     # arg2_1
     arg2_1_0 = tl.load(arg2_1_ptr + (m_idx), mask=m_mask, other=0)
     # ne_1
     v1 = (arg2_1_0 != (-100))
-    # scalar_tensor
-    v2 = tl.full([], 0, tl.int64)
     # where
-    v3 = tl.where(v1, arg2_1_0, v2)
-    v4 = tl.where((v3 < 0), (v3 + 100), v3)
-    acc7 = tl.full([BLOCK_M, BLOCK_K], 0, tl.float32)
+    v2 = tl.where(v1, arg2_1_0, tl.full([], 0, tl.int64))
+    v3 = tl.where((v2 < 0), (v2 + 100), v2)
+    acc6 = tl.full([BLOCK_M, BLOCK_K], 0, tl.float32)
     for k_start in tl.range(0, SIZE_K, BLOCK_K, num_stages=NUM_STAGES):
         k_idx = k_start + tl.arange(0, BLOCK_K)
         # arg0_1
-        arg0_1_5 = tl.load(arg0_1_ptr + (k_idx[None, :] + m_idx[:, None] * 48), mask=m_mask[:, None], other=0)
+        arg0_1_4 = tl.load(arg0_1_ptr + (k_idx[None, :] + m_idx[:, None] * 48), mask=m_mask[:, None], other=0)
         # arg1_1
-        arg1_1_6 = tl.load(arg1_1_ptr + (k_idx[None, :] + v4[:, None] * 48), mask=m_mask[:, None], other=0)
+        arg1_1_5 = tl.load(arg1_1_ptr + (k_idx[None, :] + v3[:, None] * 48), mask=m_mask[:, None], other=0)
         # mm
-        acc7 = acc7 + arg0_1_5.to(tl.float32) * arg1_1_6.to(tl.float32)
-    v7 = tl.sum(acc7, axis=1)
+        acc6 = acc6 + arg0_1_4.to(tl.float32) * arg1_1_5.to(tl.float32)
+    v6 = tl.sum(acc6, axis=1)
     # _to_copy
     # sub
-    v13 = (v7 - acc12)
+    v12 = (v6 - acc11)
     # log
-    v17 = tl.log(acc16)
+    v16 = tl.log(acc15)
     # sub_1
-    v18 = (v13 - v17)
+    v17 = (v12 - v16)
     # _to_copy_1
     # neg
-    v20 = (-v18)
-    # scalar_tensor_1
-    v21 = tl.full([], 0.0, tl.float32)
+    v19 = (-v17)
     # where_1
-    v22 = tl.where(v1, v20, v21)
-    tl.store(where_1_ptr + (m_idx), v22.to(tl.float16), mask=m_mask)
+    v20 = tl.where(v1, v19, 0.0)
+    tl.store(where_1_ptr + (m_idx), v20.to(tl.float16), mask=m_mask)
