@@ -119,12 +119,15 @@ def peak_bytes(graph: Graph, steps: Sequence[tuple[Collection[str], Collection[s
     own = required(graph) | set(graph.inputs)
     last = {value: number for number, (needs, _) in enumerate(steps) for value in needs}
     held = peak = 0
-    for number, (needs, makes) in enumerate(steps):
+    alive: dict[str, None] = {}
+    for number, (_, makes) in enumerate(steps):
         made = [value for value in makes if value not in own and value in graph.types]
         held += sum(graph.types[value].nbytes for value in made)
         peak = max(peak, held)
-        gone = {value for value in (*needs, *made) if value not in own and last.get(value, number) == number}
+        alive |= dict.fromkeys(made)
+        gone = [value for value in alive if last.get(value, number) <= number]
         held -= sum(graph.types[value].nbytes for value in gone)
+        alive = {value: None for value in alive if value not in gone}
     return peak
 
 

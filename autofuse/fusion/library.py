@@ -89,8 +89,8 @@ def fused_calls(graph: Graph, group: Group, ops: Sequence[Op] | None = None) -> 
 def held_bytes(graph: Graph, group: Group, call: LibraryCall) -> int:
     """The most that values between its ops take at any time, beside what it leaves for other groups."""
     whole = with_ops(graph, call.ops)
-    steps = [(reads(whole, op), op.outputs) for op in call.ops if not op.is_view]
-    return peak_bytes(whole, [*steps, (group.outputs, ())])
+    steps = [(reads(whole, op), set(op.outputs) - set(group.outputs)) for op in call.ops if not op.is_view]
+    return peak_bytes(whole, steps)
 
 
 def whole_group(graph: Graph) -> Group:
