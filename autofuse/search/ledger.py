@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autofuse.fusion.cover import Cover, k_best
+from autofuse.fusion.cover import Cover, held_bytes, k_best
 from autofuse.fusion.group import Group
 from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph
@@ -52,8 +52,11 @@ def entry(outcome: Outcome, cover: Cover, value: str) -> LedgerEntry:
     ways = ((cover, stored), (other, not stored))
     runs = [run(outcome, g, value, stored=way) for one, way in ways if one is not None for g in one.groups]
     real = "recorded" if any(trial is not None and trial.recording for trial in runs) else "measured"
+    limit = outcome.memory_limit
+    too_large = other is not None and limit is not None and held_bytes(graph, other.groups) > limit
     return LedgerEntry(value, kind.dtype, kind.shape, op.name, consumers, verdict, 2 * kind.nbytes,
-                       real if timed else "predicted", fused, apart, obstacle)  # fmt: skip
+                       real if timed else "predicted", fused, apart, obstacle,
+                       "the limit of memory" if too_large else "time")  # fmt: skip
 
 
 def writes(outcome: Outcome, group: Group, value: str) -> bool:

@@ -21,7 +21,7 @@ import torch
 import autofuse
 from autofuse.capture.workload import load
 from autofuse.cli.progress import summary
-from autofuse.errors import StoreError
+from autofuse.errors import StoreError, UsageError
 from autofuse.measure.records import Verified
 from autofuse.plans.store import PlanStore
 from autofuse.results.log import read
@@ -364,3 +364,32 @@ def test_a_run_with_other_versions_is_not_gone_on_with(tmp_path: Path, monkeypat
     assert not [text for text in again()[1] if "resume" in text]
     assert old.read_bytes().startswith(kept), "the log is gone on with where it agrees"
     assert len(old.read_bytes()) > len(kept)
+
+
+MEMORY = f"""
+import torch
+
+def fused(device, rows=7, inner=40, cols=33):
+    fn = lambda x, w: torch.relu(x @ w) * 2
+    return fn, (torch.randn(rows, inner, {HALF}), torch.randn(inner, cols, {HALF}))
+
+def scanned(device, rows=7, cols=64):
+    return lambda x: torch.relu(torch.cumsum(torch.relu(x), -1)), (torch.randn(rows, cols, {HALF}),)
+"""
+
+
+def test_a_limit_of_memory_leaves_what_is_kept_on_chip(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(MEMORY)
+    specs = f"{tmp_path}/m.py:fused", f"{tmp_path}/m.py:scanned"
+    request = TuneRequest(specs, target="h200", budget_trials=6, store=tmp_path, memory_limit_mb=1e-6)
+    fused, scanned = tune(request)
+    (group,) = fused.groups
+    assert (group.implementation, group.ops) == ("triton", ("mm", "relu", "mul"))
+    assert {entry["verdict"] for entry in fused.ledger} == {"fused"}
+    assert any(entry["chosen_by"] == "the limit of memory" for entry in fused.ledger)
+    assert scanned.status == "no_plan"
+    assert scanned.detail == "no choice of groups keeps what is between its kernels within 1e-06 MB"
+    (wide,) = tune(replace(request, workloads=specs[1:], memory_limit_mb=0.002))
+    assert wide.plan_id and len(wide.groups) == 3, "two values of 896 bytes, one of them at a time"
+    with pytest.raises(UsageError, match="^memory_limit_mb 0: must be more than 0"):
+        replace(request, memory_limit_mb=0)
