@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,8 +168,10 @@ def load(source: str | Path) -> Space:
     return spacefile.load(Path(source) if Path(source).suffix == ".toml" else folder() / f"{source}.toml")
 
 
+@cache
 def for_family(family: str, arch: int) -> Space:
-    """The shipped space of a family for an architecture: its own, else the nearest older, else the oldest."""
+    """The shipped space of a family for an architecture: its own, else the nearest older, else the oldest. Read once: a
+    search asks for it hundreds of times."""
     archs = sorted(
         int(tail) for path in shipped() for stem, _, tail in [path.stem.rpartition("_sm")]
         if stem == family and tail.isdigit()

@@ -4,7 +4,8 @@ it calls flows one way."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from autofuse.fusion.library import LibraryCall, implementations
 from autofuse.fusion.library import held_bytes as call_bytes
 from autofuse.fusion.subgraph import extract
 from autofuse.ir.fingerprint import graph_key, program_key
-from autofuse.ir.graph import Graph
+from autofuse.ir.graph import Contract, Graph
 from autofuse.ir.program import Program
 from autofuse.results.explain import NOISE
 from autofuse.search.context import Context
@@ -73,14 +74,15 @@ class GraphTuner:
         return None
 
     def enumerate(self) -> Enumeration:
-        """The groups, those that save most bytes first, each with its first look. Where the budget is short the last
-        are left out; the ops one by one, which save none, are always there, by their library calls if need be."""
+        """The groups, each with its first look, those that save most bytes first. Groups of no, one or more products
+        share the time alike: looks at chains of products take ten times as long as others. Where the budget is short
+        the last are left out; the ops one by one are always there, by their library calls if need be."""
         found = enumerate_groups(self.graph, self.legal, budget=self.context.effort.groups)
         singles = unfused_cover(self.graph, found.groups)
         budget = self.context.budget
         until = budget.elapsed + FIRST_LOOKS * (budget.seconds - budget.elapsed) if budget.seconds else float("inf")
         late = False
-        for group in sorted(found.groups, key=lambda group: -saved_bytes(self.graph, group)):
+        for group in self.in_turns(found.groups):
             late = budget.elapsed > until
             if (not late and self.fits(group)) or group in singles.groups:
                 self.searches[group] = self.search_of(group, look=not late)
@@ -90,6 +92,21 @@ class GraphTuner:
         self.context.progress("enumerated", groups=len(found.groups), truncated=found.truncated,
                               candidates=candidates, unfused_us=unfused_us)  # fmt: skip
         return found
+
+    def in_turns(self, groups: Sequence[Group]) -> Iterator[Group]:
+        """The next group is of the kind that has had the least time so far."""
+        waiting: dict[int, deque[Group]] = {}
+        for group in sorted(groups, key=lambda group: -saved_bytes(self.graph, group)):
+            products = sum(isinstance(self.graph.by_name[name].form, Contract) for name in group.ops)
+            waiting.setdefault(min(products, 2), deque()).append(group)
+        spent = dict.fromkeys(waiting, 0.0)
+        while waiting:
+            kind = min(waiting, key=lambda kind: (spent[kind], kind))
+            started = time.perf_counter()
+            yield waiting[kind].popleft()
+            spent[kind] += time.perf_counter() - started
+            if not waiting[kind]:
+                del waiting[kind]
 
     def search_of(self, group: Group, *, look: bool) -> GroupSearch:
         """The shared search of the group's canonical form. look: score some of its candidates now, not only if a round
@@ -104,7 +121,7 @@ class GraphTuner:
         if found is None:
             target, pool = self.context.target, None
             if program is not None and look:
-                pool = score(program, target, self.context.model, self.context.effort.first_look, self.rng)
+                pool = score(program, target, self.context.model, self.context.effort.first_look, self.rng, defaults=0)
             libraries = tuple((call.name, self.call_us(group, call)) for call in calls)
             found = self.by_key[shared] = GroupSearch(key, alone, group, program, pool, libraries, calls)
             if self.context.recordings is not None:

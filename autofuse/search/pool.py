@@ -84,6 +84,10 @@ class Pool:
         return [int(p) for p in inside if int(self.index[p]) in near]
 
 
+DEFAULTS = 4
+"""Subspaces, best roles first, whose default is looked for: near it nothing may be valid, so that it takes long."""
+
+
 def subspaces(program: Program, target: Target, space: Space | None = None) -> tuple[Subspace, ...]:
     """Every rewrite and role assignment that the search space has; a rewrite only where it changes something."""
     family = classify(program)
@@ -115,12 +119,12 @@ def _matters(program: Program, kinds: Mapping[str, str]) -> bool:
 
 def score(
     program: Program, target: Target, model: CostModel, limit: int, rng: np.random.Generator,
-    wanted: Sequence[tuple[tuple[str, ...], Schedule]] = (),
+    wanted: Sequence[tuple[tuple[str, ...], Schedule]] = (), defaults: int = DEFAULTS,
 ) -> Pool:  # fmt: skip
     """The pool of a program: about `limit` candidates, shared by its subspaces, all where there are no more.
 
-    The default configurations of the first few subspaces are always among them, and so is what is wanted by name
-    (rewrites and schedule), where the space has it.
+    The default configurations of the first few subspaces (`defaults`) are always among them, and so is what is wanted
+    by name (rewrites and schedule), where the space has it.
     """
     parts = subspaces(program, target)
     which: list[NDArray[np.int64]] = []
@@ -131,7 +135,7 @@ def score(
         chosen = part.candidates.sample(each, rng)
         if not chosen.size:
             continue
-        named = [*([part.candidates.default()] if number < DEFAULTS else []), *part.indices(wanted)]
+        named = [*([part.candidates.default()] if number < defaults else []), *part.indices(wanted)]
         chosen = np.unique(np.append(chosen, named).astype(np.int64))
         which.append(np.full(chosen.shape, number, dtype=np.int64))
         index.append(chosen.astype(np.int64))
@@ -148,8 +152,6 @@ def score(
                 predictions.take(order), enumerated)  # fmt: skip
 
 
-DEFAULTS = 4
-"""Subspaces, best roles first, whose default is looked for: near it nothing may be valid, so that it takes long."""
 LEAST = 64
 """Candidates of a subspace that are scored at least."""
 ACCESSES = ("pointer", "descriptor", "operands")
