@@ -55,6 +55,9 @@ class Emission:
         self.direct = _dot_operands(program)
         self.visits = _visits(self.tree.body)
         self.held: dict[int, Tile] = {}
+        self.plain: dict[int, MapNode] = {}
+        self.idle: frozenset[int] = frozenset()
+        """looptree.Free of the stretch that is being written."""
         self.ranges: dict[int, Range | None] = {}
         """Least and greatest value of nodes that are integers known to fit 32 bits."""
 

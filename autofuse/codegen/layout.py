@@ -22,6 +22,15 @@ class Walk:
     ends_held: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tiles that a loop takes, from `low` to before `high`, as text. free: they lie where looptree.Free holds."""
+
+    low: str
+    high: str
+    free: bool = False
+
+
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
@@ -46,6 +55,8 @@ class Layout:
             self.tiles *= self.count(axis)
         for axis in self.split_axes:
             self.tiles *= self.roles[axis].parts
+        self.full: frozenset[str] = frozenset()
+        """Looped axes whose present tile is known to end before the axis does."""
         self.programs = min(self.tiles, schedule.persistent * multiprocessors) if schedule.persistent else self.tiles
 
     def size(self, axis: str) -> int:
@@ -65,7 +76,7 @@ class Layout:
         role, size = self.roles[axis], self.program.sizes[axis]
         if role.kind == "split":
             return self.part(axis) * role.parts != size
-        return size % self.blocks[axis] != 0
+        return size % self.blocks[axis] != 0 and axis not in self.full
 
     def block(self, axis: str) -> str:
         return f"BLOCK_{axis.upper()}"
@@ -148,44 +159,75 @@ class Layout:
         line(f"{axis}_start = tl.full([], {start}, tl.int32)")
         self.emit_axis(axis, line)
 
-    def emit_loop(
-        self, axis: str, line: Callable[[str], None], walk: Walk = Walk(), dead: Sequence[Index] = ()
-    ) -> None:
-        """dead: where one of these is positive, the loop's body does nothing; tiles that lie there are left out.
-
-        In a flattened kernel the compiler's own option sets the stages: an attribute here would bar flattening.
+    def emit_spans(
+        self, axis: str, line: Callable[[str], None], walk: Walk, dead: Sequence[Index], cuts: Sequence[Index]
+    ) -> tuple[Span, ...]:
+        """What a loop takes, one stretch after the other. dead: where one of these is positive, its body does nothing;
+        tiles that lie there are left out. cuts: where one of these is positive, a tile is not free; such tiles come
+        before and after the free ones. A flattened kernel goes without: the compiler flattens around one loop only.
         """
+        low, high = self._bounds(axis, walk, dead)
+        if not cuts or walk != Walk() or self.schedule.flatten:
+            return (Span(low, high),)
+        block = self.block(axis)
+        rising = [self._edge(axis, cut, max) for cut in cuts if cut.coefficient(axis) > 0]
+        falling = [self._edge(axis, cut, max, self.blocks[axis] - 1) for cut in cuts if cut.coefficient(axis) < 0]
+        whole = [f"SIZE_{axis.upper()} // {block} * {block}"] if self.masked(axis) else []
+        line(f"{axis}_high = {high}")
+        spans: list[Span] = []
+        if falling:
+            line(f"{axis}_low = {low}")
+            free = _nested("maximum", [f"{axis}_low", *(f"({edge}) // {block} * {block}" for edge in falling)])
+            line(f"{axis}_free = tl.minimum({axis}_high, {free})")
+            spans.append(Span(f"{axis}_low", f"{axis}_free"))
+            low = f"{axis}_free"
+        if not (rising or whole):
+            return (*spans, Span(low, f"{axis}_high", free=True))
+        cut = _nested("minimum", [f"{axis}_high", *whole, *(f"({edge}) // {block} * {block}" for edge in rising)])
+        line(f"{axis}_cut = tl.maximum({low}, {cut})")
+        return (*spans, Span(low, f"{axis}_cut", free=True), Span(f"{axis}_cut", f"{axis}_high"))
+
+    def emit_loop(self, axis: str, line: Callable[[str], None], walk: Walk, span: Span) -> None:
+        """In a flattened kernel the compiler's own option sets the stages: an attribute here would bar flattening."""
+        stages = "" if self.schedule.flatten else ", num_stages=NUM_STAGES"
+        name = f"{axis}_turn" if walk.backward else f"{axis}_start"
+        line(f"for {name} in tl.range({span.low}, {span.high}, {self.block(axis)}{stages}):")
+        if walk.backward:
+            line(f"    {axis}_start = {int(span.low) + int(span.high) - self.blocks[axis]} - {name}")
+
+    def _bounds(self, axis: str, walk: Walk, dead: Sequence[Index]) -> tuple[str, str]:
         low, high = "0", f"SIZE_{axis.upper()}"
-        block, last = self.blocks[axis], (self.count(axis) - 1) * self.blocks[axis]
         if walk != Walk():
-            first = block * (walk.ends_held if walk.backward else walk.starts_held)
-            last -= block * (walk.starts_held if walk.backward else walk.ends_held)
-            low, high = str(first), str(last + block)
+            block = self.blocks[axis]
+            first, last = (walk.ends_held, walk.starts_held) if walk.backward else (walk.starts_held, walk.ends_held)
+            low, high = str(block * first), str(block * (self.count(axis) - last))
         if self.roles[axis].kind == "split":
             low = f"{axis}_part * PART_{axis.upper()}"
             high = f"tl.minimum({low} + PART_{axis.upper()}, SIZE_{axis.upper()})"
         for index in dead if self.roles[axis].kind == "loop" else ():
             low, high = self._without(axis, index, low, high)
-        stages = "" if self.schedule.flatten else ", num_stages=NUM_STAGES"
-        name = f"{axis}_turn" if walk.backward else f"{axis}_start"
-        line(f"for {name} in tl.range({low}, {high}, {self.block(axis)}{stages}):")
-        if walk.backward:
-            line(f"    {axis}_start = {int(low) + last} - {name}")
+        return low, high
 
     def _without(self, axis: str, dead: Index, low: str, high: str) -> tuple[str, str]:
         """Bounds of a loop without the tiles in which `dead` is positive all over. Steps of 1 along the axis, and tiles
         of the other axes that are known before the loop."""
-        step, rest = dead.coefficient(axis), [(a, dead.coefficient(a)) for a in dead.axes if a != axis]
-        if abs(step) != 1 or any(self.roles[a].kind not in ("grid", "whole") for a, _ in rest):
+        step = dead.coefficient(axis)
+        if abs(step) != 1 or any(self.roles[a].kind not in ("grid", "whole") for a in dead.axes if a != axis):
             return low, high
-        # The least that the other axes make of it is `least` plus their starts' terms.
-        least = dead.const + sum(min(c, 0) * (self.blocks[a] - 1) for a, c in rest)
+        edge = self._edge(axis, dead, min)
+        if step > 0:
+            return low, f"tl.minimum({high}, tl.maximum({low}, {edge}))"
+        return f"tl.maximum({low}, ({edge}) // {self.block(axis)} * {self.block(axis)})", high
+
+    def _edge(self, axis: str, index: Index, corner: Callable[[int, int], int], more: int = 0) -> str:
+        """From where (step 1) or before where (step -1) along the axis `index` is positive, plus `more`: if the tiles
+        of the other axes make the least (corner: min) or the most (max) of it."""
+        step, rest = index.coefficient(axis), [(a, index.coefficient(a)) for a in index.axes if a != axis]
+        extreme = index.const + sum(corner(c, 0) * (self.blocks[a] - 1) for a, c in rest)
         starts = "".join(
             f" {'-' if c * step > 0 else '+'} {f'{abs(c)} * ' if abs(c) > 1 else ''}{a}_start" for a, c in rest
         )
-        if step > 0:
-            return low, f"tl.minimum({high}, tl.maximum({low}, {1 - least}{starts}))"
-        return f"tl.maximum({low}, ({least}{starts}) // {self.block(axis)} * {self.block(axis)})", high
+        return f"{(1 - extreme if step > 0 else extreme) + more}{starts}"
 
     def emit_axis(self, axis: str, line: Callable[[str], None]) -> None:
         if self.scalar(axis):
@@ -194,3 +236,9 @@ class Layout:
             line(f"{axis}_idx = {axis}_start + tl.arange(0, {self.block(axis)})")
         if self.masked(axis):
             line(f"{axis}_mask = {axis}_idx < SIZE_{axis.upper()}")
+
+
+def _nested(fn: str, parts: Sequence[str]) -> str:
+    """tl.maximum or tl.minimum of one or more."""
+    *rest, last = parts
+    return f"tl.{fn}({_nested(fn, rest)}, {last})" if rest else last

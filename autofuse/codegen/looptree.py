@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autofuse.errors import InvalidSchedule
-from autofuse.fusion.masks import dead_where
+from autofuse.fusion.masks import dead_where, settled
 from autofuse.ir.index import Index
-from autofuse.ir.program import ContractNode, Position, Program, ReduceNode, operands
+from autofuse.ir.program import ContractNode, MapNode, Node, Position, Program, ReduceNode, operands
 from autofuse.schedule.families import added_by_atomics
 
 
@@ -45,14 +45,26 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Free:
+    """The tiles of a loop in which none of `cuts` is positive anywhere. There each node of `plain` is this instead, and
+    nobody reads those of `idle`."""
+
+    cuts: tuple[Index, ...]
+    plain: Mapping[int, MapNode]
+    idle: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """Tiles of `axis` one after the other; `accumulators` are the reduce and contract nodes carried through it. dead:
-    where one of these is positive, an element adds nothing to what is accumulated, and nothing else comes of it."""
+    where one of these is positive, an element adds nothing to what is accumulated, and nothing else comes of it. free:
+    where less is to be done, if anywhere."""
 
     axis: str
     accumulators: tuple[int, ...]
     body: tuple[Statement, ...]
     dead: tuple[Index, ...] = ()
+    free: Free | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +101,7 @@ def build_tree(program: Program, kinds: Mapping[str, str], loop_order: Sequence[
     """
     order = [axis.name for axis in program.axes]
     looped = [a for a in (*loop_order, *order) if kinds[a] in ("loop", "split")]
-    builder = _Builder(program, tuple(dict.fromkeys(looped)))
+    builder = _Builder(program, kinds, tuple(dict.fromkeys(looped)))
     split = next((axis for axis in looped if kinds[axis] == "split"), None)
     added = added_by_atomics(program, split) if split is not None else frozenset()
     goals = [Write(i, atomic=store.node in added) for i, store in enumerate(program.stores)]
@@ -145,8 +157,9 @@ class _Item:
 
 
 class _Builder:
-    def __init__(self, program: Program, looped: tuple[str, ...]) -> None:
+    def __init__(self, program: Program, kinds: Mapping[str, str], looped: tuple[str, ...]) -> None:
         self.program = program
+        self.kinds = kinds
         self.looped = looped
 
     def loops(self, axes: frozenset[str] | set[str]) -> frozenset[str]:
@@ -218,7 +231,8 @@ class _Builder:
             fresh = tuple(n for n in sums if axis in self.summed(n) and not (self.summed(n) & opened))
             carried = tuple(n for n in sums if axis in self.summed(n))
             body = self.scope(inner, opened | {axis}, have)
-            loop = Loop(axis, carried, tuple(body), dead_in(self.program, body))
+            dead, free = dead_in(self.program, body), free_in(self.program, self.kinds, axis, body)
+            loop = Loop(axis, carried, tuple(body), dead, free)
             statements += [*hoisted, loop, *(Finish(n) for n in fresh)]
             have |= set(fresh)
             items = [item for item in items if item not in chosen]
@@ -295,6 +309,42 @@ def dead_in(program: Program, body: Sequence[Statement]) -> tuple[Index, ...]:
     if not told or any(isinstance(statement, Write) for statement in inner):
         return ()
     return dead_where(program, [statement.node for statement in inner if isinstance(statement, Accumulate)])
+
+
+def free_in(program: Program, kinds: Mapping[str, str], axis: str, body: Sequence[Statement]) -> Free | None:
+    """Loop.free of a loop along `axis` with this body: of the choices that hang on where its tiles begin."""
+    computed = [statement.node for statement in statements_in(body) if isinstance(statement, Compute)]
+    known = {a for a, kind in kinds.items() if kind in ("grid", "whole")}
+    cuts: dict[Index, None] = {}
+    plain: dict[int, MapNode] = {}
+    for node in computed if kinds[axis] == "loop" else ():
+        choice = settled(program, node)
+        if choice and all(abs(cut.coefficient(axis)) == 1 and {*cut.axes} <= {axis, *known} for cut in choice.cuts):
+            cuts |= dict.fromkeys(choice.cuts)
+            plain[node] = choice.plain
+    if not plain:
+        return None
+    nodes: list[Node] = [plain.get(number, node) for number, node in enumerate(program.nodes)]
+    read: set[int] = set()
+    stack = [n for s in statements_in(body) for n in _reads(program, s)]
+    while stack:
+        node = stack.pop()
+        if node not in read:
+            read.add(node)
+            stack += operands(nodes[node])
+    return Free(tuple(cuts), plain, frozenset(computed) - read)
+
+
+def _reads(program: Program, statement: Statement) -> tuple[int, ...]:
+    """What a goal of a loop's body needs."""
+    match statement:
+        case Accumulate(node) | Finish(node):
+            return (node,)
+        case Write(store):
+            found = program.stores[store]
+            return (found.node, *(n for part in found.index for n in part.nodes))
+        case _:
+            return ()
 
 
 def statements_in(body: Sequence[Statement]) -> Iterator[Statement]:

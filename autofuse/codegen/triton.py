@@ -10,7 +10,7 @@ from autofuse.codegen.emission import Tile, identifier
 from autofuse.codegen.expressions import module, register_dtype, render, triton_type
 from autofuse.codegen.joining import Joining
 from autofuse.codegen.kernel import Kernel, Parameter
-from autofuse.codegen.layout import Walk
+from autofuse.codegen.layout import Span, Walk
 from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, Statement, Write, statements_in
 from autofuse.codegen.narrow import fit, range_of
 from autofuse.codegen.reductions import FIRST
@@ -100,13 +100,12 @@ class _Emitter(Joining):
             self.turn(loop)
             self.tiles, self.raw, self.visits = dict(known), dict(raw), visits.copy()
         self.held = {}
-        self.layout.emit_loop(loop.axis, self.line, walk, loop.dead if walk == Walk() else ())
-        self.depth += 1
-        self.layout.emit_axis(loop.axis, self.line)
-        self.statements(loop.body)
-        self.close_running(loop)
-        self.depth -= 1
-        self.tiles, self.raw = dict(known), dict(raw)
+        dead, cuts = (loop.dead, loop.free.cuts if loop.free else ()) if walk == Walk() else ((), ())
+        for span in self.layout.emit_spans(loop.axis, self.line, walk, dead, cuts):
+            self.visits = visits.copy()
+            self.layout.emit_loop(loop.axis, self.line, walk, span)
+            self.stretch(loop, span)
+            self.tiles, self.raw = dict(known), dict(raw)
         if walk.ends_held:
             self.visits = visits
             self.layout.emit_turn(loop.axis, walk.backward, self.line)
@@ -115,13 +114,28 @@ class _Emitter(Joining):
             self.held = {node: self.raw[node] for node in loads if loop.axis in self.program.free[node]}
             self.tiles, self.raw = known, raw
 
+    def stretch(self, loop: Loop, span: Span) -> None:
+        """The body of a loop, for the tiles of one stretch of it."""
+        outside = self.plain, self.idle, self.layout.full
+        if span.free and loop.free is not None:
+            self.plain, self.idle = {**self.plain, **loop.free.plain}, self.idle | loop.free.idle
+            self.layout.full |= {loop.axis}
+        self.depth += 1
+        self.layout.emit_axis(loop.axis, self.line)
+        self.statements(loop.body)
+        self.close_running(loop)
+        self.depth -= 1
+        self.plain, self.idle, self.layout.full = outside
+
     def turn(self, loop: Loop) -> None:
         """The body once, outside the loop, for the tile at which two passes meet."""
         self.statements(loop.body)
         self.close_running(loop)
 
     def compute(self, node: int) -> None:
-        found = self.program.nodes[node]
+        if node in self.idle:
+            return
+        found = self.plain.get(node, self.program.nodes[node])
         match found:
             case Load():
                 self.load(node, found)

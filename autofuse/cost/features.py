@@ -82,8 +82,8 @@ def featurize(
     one that is absent has the schedule's default. kinds: axis -> grid, loop, whole or split, in loop order."""
     geometry = Geometry(program, kinds, columns, target)
     for loop in statements_in(tree.body):
-        if isinstance(loop, Loop) and loop.dead and kinds[loop.axis] == "loop" and tree.passes(loop.axis) == 1:
-            geometry.leave_out(loop.axis, loop.dead)
+        if isinstance(loop, Loop) and kinds[loop.axis] == "loop" and tree.passes(loop.axis) == 1:
+            geometry.leave_out(loop.axis, loop.dead, loop.free.cuts if loop.free else ())
     work = collect(program, tree)
     found: dict[str, Array] = {
         "num_warps": geometry.threads / 32, "num_stages": geometry.stages, "group": geometry.column("group"),
@@ -203,6 +203,7 @@ def _instructions(geometry: Geometry, work: Work) -> dict[str, Array]:
         elements = geometry.elements(item.axes) * _trips(geometry, item.opened)
         # A tile smaller than the program's threads is computed by all of them.
         elements = np.maximum(elements, geometry.threads / 4 * _trips(geometry, item.opened))
+        elements = elements * geometry.cut[item.cut] if item.cut else elements
         plain, special = plain + elements * item.plain, special + elements * item.special
         if not item.opened:
             after = after + elements * (item.plain + 8 * item.special)

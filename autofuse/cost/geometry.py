@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,34 +42,49 @@ class Geometry:
         self.count = {a: np.ceil(max(size, 1) / self.block[a]) for a, size in program.sizes.items()}
         self.trips = {a: np.ceil(self.count[a] / self.parts[a]) for a in program.sizes}
         self.alive = dict.fromkeys(program.sizes, self.one)
+        self.cut = dict.fromkeys(program.sizes, self.one)
         self.grid = tuple(a for a in self.kinds if self.kinds[a] == "grid" and a in self.block)
         self.split = tuple(a for a in self.kinds if self.kinds[a] == "split" and a in self.block)
         self.tiles = self.product(self.count[a] for a in self.grid) * self.product(self.parts[a] for a in self.split)
         self.threads = 32 * self.column("num_warps")
         self.stages = np.maximum(self.column("num_stages"), 1)
 
-    def leave_out(self, axis: str, dead: Sequence[Index]) -> None:
-        """Fewer trips along a looped axis, by the share of its tiles that do something (dead: looptree.Loop.dead). Of
-        many tiles along an axis, LATTICE are looked at."""
-        axes = sorted({a for index in dead for a in index.axes})
+    def leave_out(self, axis: str, dead: Sequence[Index], cuts: Sequence[Index]) -> None:
+        """Fewer trips along a looped axis, by the share of its tiles that do something (dead: looptree.Loop.dead);
+        self.cut: of those, the share that is not free (cuts: looptree.Free.cuts). Of many tiles along an axis, LATTICE
+        are looked at."""
+        axes = sorted({a for index in (*dead, *cuts) for a in index.axes})
+        if not axes:
+            return
         blocks, which = np.unique(np.stack([self.block[a] for a in axes]), axis=1, return_inverse=True)
-        shares = np.array([self._alive(dict(zip(axes, column, strict=True)), dead) for column in blocks.T])
-        self.alive[axis] = shares[which.reshape(-1)]
+        columns = [dict(zip(axes, column, strict=True)) for column in blocks.T]
+        shares = np.array([self._shares(axis, column, dead, cuts) for column in columns])[which.reshape(-1)]
+        self.alive[axis], self.cut[axis] = shares.T
         self.trips[axis] = np.maximum(self.trips[axis] * self.alive[axis], 1.0)
 
-    def _alive(self, blocks: Mapping[str, float], dead: Sequence[Index]) -> float:
-        """Share of the tiles of these blocks with an element at which none of `dead` is positive all over the tile."""
+    def _shares(
+        self, axis: str, blocks: Mapping[str, float], dead: Sequence[Index], cuts: Sequence[Index]
+    ) -> tuple[float, float]:
+        """Of the tiles of these blocks, the share in which none of `dead` is positive all over; of these, the share in
+        which some of `cuts` is positive somewhere, or that reaches beyond the end of the axis."""
         starts: dict[str, Array] = {}
-        for number, (axis, block) in enumerate(blocks.items()):
-            tiles = int(np.ceil(self.program.sizes[axis] / block))
+        for number, (a, block) in enumerate(blocks.items()):
+            tiles = int(np.ceil(self.program.sizes[a] / block))
             at = np.unique(np.linspace(0, tiles - 1, min(tiles, LATTICE)).round()) * block
-            starts[axis] = at.reshape([-1 if number == i else 1 for i in range(len(blocks))])
+            starts[a] = at.reshape([-1 if number == i else 1 for i in range(len(blocks))])
+
+        def extreme(index: Index, corner: Callable[[int, int], int]) -> Array:
+            terms = {a: index.coefficient(a) for a in index.axes}
+            first = index.const + sum(corner(c, 0) * (blocks[a] - 1) for a, c in terms.items())
+            return sum((starts[a] * c for a, c in terms.items()), start=np.asarray(first, np.float64))
+
         alive = np.ones([line.size for line in starts.values()], dtype=bool)
         for index in dead:
-            coefficients = {a: index.coefficient(a) for a in index.axes}
-            least = index.const + sum(min(c, 0) * (blocks[a] - 1) for a, c in coefficients.items())
-            alive &= sum((starts[a] * c for a, c in coefficients.items()), start=np.float64(least)) <= 0
-        return float(alive.mean())
+            alive &= extreme(index, min) <= 0
+        cut = np.broadcast_to(starts[axis] + blocks[axis] > self.program.sizes[axis], alive.shape)
+        for index in cuts:
+            cut = cut | (extreme(index, max) > 0)
+        return float(alive.mean()), float((alive & cut).sum() / max(alive.sum(), 1)) if cuts else 1.0
 
     def column(self, name: str, default: int | None = None) -> Array:
         found = self.columns.get(name)

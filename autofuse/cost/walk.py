@@ -36,12 +36,14 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Element-wise work over a tile: plain and special instructions an element."""
+    """Element-wise work over a tile: plain and special instructions an element. cut: a looped axis of whose tiles only
+    those need it that are not free (looptree.Free)."""
 
     axes: frozenset[str]
     opened: tuple[str, ...]
     plain: float
     special: float
+    cut: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class Work:
     products: list[Product] = field(default_factory=list)
     reductions: list[Across] = field(default_factory=list)
     loops: list[tuple[str, ...]] = field(default_factory=list)
+    cut: dict[int, str] = field(default_factory=dict)
+    """Nodes that a loop does without where it is free -> its axis."""
 
 
 def collect(program: Program, tree: LoopTree) -> Work:
@@ -90,6 +94,8 @@ def _walk(program: Program, body: Sequence[Statement], opened: tuple[str, ...], 
             case Loop():
                 inner = (*opened, statement.axis)
                 work.loops.append(inner)
+                if statement.free is not None:
+                    work.cut |= dict.fromkeys((*statement.free.plain, *statement.free.idle), statement.axis)
                 _walk(program, statement.body, inner, len(work.loops) - 1, work)
             case Compute():
                 _node(program, statement.node, opened, loop, work, accumulate=False)
@@ -116,7 +122,8 @@ def _node(program: Program, node: int, opened: tuple[str, ...], loop: int, work:
         case MapNode():
             plain, special = expression_cost(found.expr)
             widened = sum(1 for o in found.operands if isinstance(program.nodes[o], Load))
-            work.arithmetic.append(Arithmetic(program.free[node], opened, plain + 0.5 * widened, special))
+            plain += 0.5 * widened
+            work.arithmetic.append(Arithmetic(program.free[node], opened, plain, special, work.cut.get(node)))
         case ReduceNode():
             axes = program.free[found.operand]
             work.arithmetic.append(Arithmetic(axes, opened, 1.0 + (found.fn in ("argmax", "argmin")) * 3, 0.0))

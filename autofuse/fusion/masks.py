@@ -1,4 +1,5 @@
-"""Where a mask makes a tile vanish: which stretch of a loop every sum inside it can leave out.
+"""Where a mask makes a tile vanish, which stretch of a loop every sum inside it can leave out; and where it leaves a
+tile as it is, so that nothing need be tested there.
 
 A score that is masked is -inf. Then its maximum is not changed by it, and exp(score - maximum), which the sums and
 products after it are linear in, is 0: an element that some mask covers adds nothing to any of them. (A value of inf or
@@ -8,6 +9,7 @@ NaN in the other factor of a product would make 0 * inf there, in eager; left ou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from autofuse.fusion.algebra import skip_identity, strip
 from autofuse.fusion.exponentials import linear_in, shifted_exponentials
@@ -26,6 +28,34 @@ def dead_where(program: Program, sums: Iterable[int]) -> tuple[Index, ...]:
         masks = set(_masks(program, _score(program, node, exps)))
         found = masks if found is None else found & masks
     return tuple(dict.fromkeys(index for mask in sorted(found or ()) for index in _covered(program, mask)))
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A choice between an operand and a number. Where none of `cuts` is positive it is the operand: `plain`."""
+
+    cuts: tuple[Index, ...]
+    plain: MapNode
+
+
+def settled(program: Program, node: int) -> Settled | None:
+    """Of a node where(test, number, y) or where(test, y, number) whose test compares affine expressions of axes."""
+    value = program.nodes[node]
+    if not isinstance(value, MapNode):
+        return None
+    match _expr(program, value):
+        case Apply("where", (test, a, b)) if isinstance(a, Lit) != isinstance(b, Lit):
+            rest = b if isinstance(a, Lit) else a
+        case _:
+            return None
+    cuts = _true(program, value, test, wanted=isinstance(a, Lit))
+    known = tuple(cut for cut in cuts if cut is not None)
+    if len(known) < len(cuts) or not isinstance(rest, Arg):
+        return None
+    operand = value.operands[rest.index]
+    if program.free[operand] != program.free[node]:
+        return None
+    return Settled(known, replace(value, operands=(operand,), expr=replace(rest, index=0)))
 
 
 def _score(program: Program, node: int, exps: Mapping[int, int]) -> int | None:
@@ -78,15 +108,17 @@ def _covered(program: Program, mask: int) -> list[Index]:
     assert isinstance(node, MapNode)
     expr = strip(node.expr)
     assert isinstance(expr, Apply)
-    return _true(program, node, expr.args[0], wanted=_is_minus_inf(expr.args[1]))
+    found = _true(program, node, expr.args[0], wanted=_is_minus_inf(expr.args[1]))
+    return [index for index in found if index is not None]
 
 
-def _true(program: Program, node: MapNode, expr: Expr, *, wanted: bool) -> list[Index]:
-    """Expressions of which each, where positive, makes a test come out as wanted."""
+def _true(program: Program, node: MapNode, expr: Expr, *, wanted: bool) -> list[Index | None]:
+    """Expressions of which each, where positive, makes a test come out as wanted; it does so nowhere else, but for
+    parts of the test that are not understood, each of which is a None."""
     match expr:
         case Arg(index):
             below = program.nodes[node.operands[index]]
-            return _true(program, below, below.expr, wanted=wanted) if isinstance(below, MapNode) else []
+            return _true(program, below, below.expr, wanted=wanted) if isinstance(below, MapNode) else [None]
         case Apply("not" | "bitwise_not", (a,)):
             return _true(program, node, a, wanted=not wanted)
         case Apply("or" | "bitwise_or", (a, b)) if wanted:
@@ -96,12 +128,12 @@ def _true(program: Program, node: MapNode, expr: Expr, *, wanted: bool) -> list[
         case Apply(fn, (a, b)) if fn in NEGATED:
             left, right = _affine(program, node, a), _affine(program, node, b)
             if left is None or right is None:
-                return []
+                return [None]
             fn = fn if wanted else NEGATED[fn]
             larger = left + right * -1 if fn in ("gt", "ge") else right + left * -1
             return [larger + (fn in ("ge", "le")) * 1]
         case _:
-            return []
+            return [None]
 
 
 def _affine(program: Program, node: MapNode, expr: Expr) -> Index | None:

@@ -209,12 +209,19 @@ def test_tiles_that_are_masked_out_are_left_out(fn: Function, queries: int, keys
     close(run(fn, args, names), fn(*(a.double() for a in args)))
 
 
-def loop_of(fn: Function, names: tuple[str, ...] = ("deferred", "online")) -> list[str]:
-    args = (half(256, 16), half(256, 16, seed=1), half(256, 24, seed=2))
+def source_of(fn: Function, names: tuple[str, ...] = ("deferred", "online"), keys: int = 256, **knobs: int) -> str:
+    args = (half(256, 16), half(keys, 16, seed=1), half(keys, 24, seed=2))
     _, program = program_of(fn, args)
     changed = variants(program)[names]
-    source = emit(changed, Schedule(roles(changed, 32, 64), num_stages=2), "kernel").source
-    return [line.strip() for line in source.splitlines() if "for " in line and "tl.range" in line]
+    return emit(changed, Schedule(roles(changed, 32, 64), num_stages=2, **knobs), "kernel").source
+
+
+def loop_of(fn: Function, names: tuple[str, ...] = ("deferred", "online"), keys: int = 256) -> list[str]:
+    """Of each loop its header; of loops that take an axis in several stretches, in place of these, what they take."""
+    lines = [line.strip() for line in source_of(fn, names, keys).splitlines()]
+    loops = [line for line in lines if line.startswith("for ") and "_cut" not in line and "_free" not in line]
+    ends = dict(line.split(" = ", 1) for line in lines if line.startswith(("k_low = ", "k_high = ")))
+    return loops + ([f"tl.range({ends.get('k_low', '0')}, {ends['k_high']}, BLOCK_K, "] if ends else [])
 
 
 def test_the_loop_ends_where_the_mask_does() -> None:
@@ -225,6 +232,60 @@ def test_the_loop_ends_where_the_mask_does() -> None:
     (line,) = loop_of(window)
     assert "tl.maximum(0, (-20 + m_start) // BLOCK_K * BLOCK_K)" in line
     assert "64 + m_start" in line
+
+
+def stretches(source: str) -> list[tuple[str, bool]]:
+    """(header, is anything tested?) of each loop."""
+    _, *bodies = source.split("    for k_start in ")
+    return [(body.splitlines()[0], 'float("-inf")' in body) for body in bodies]
+
+
+def test_the_mask_is_tested_where_it_cuts_a_tile() -> None:
+    (free, tested), (cut, tested_too) = stretches(source_of(causal))
+    assert free.startswith("tl.range(0, k_cut, ")
+    assert cut.startswith("tl.range(k_cut, k_high, ")
+    assert (tested, tested_too) == (False, True)
+    assert "k_cut = tl.maximum(0, tl.minimum(k_high, (1 + m_start) // BLOCK_K * BLOCK_K))" in source_of(causal)
+    found = stretches(source_of(window, keys=250))
+    assert [tested for _, tested in found] == [True, False, True]
+    whole = source_of(window, keys=250).split("    for k_start in ")[2]
+    assert "k_mask" not in whole
+
+
+def loaded_too(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Whether a key is hidden hangs on its value too, so that no tile is free."""
+    i, j = positions(q, k)
+    hidden = (j > i) | (k[:, 0] > 1.5)
+    return torch.softmax((q @ k.T).float().masked_fill(hidden, float("-inf")), -1).to(q.dtype) @ v
+
+
+def every_other(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    i, j = positions(q, k)
+    return torch.softmax((q @ k.T).float().masked_fill((i + j) % 2 == 1, float("-inf")), -1).to(q.dtype) @ v
+
+
+def test_a_mask_that_no_tile_is_known_to_be_free_of_is_tested_in_all() -> None:
+    args = (half(70, 16), half(71, 16, seed=1), half(71, 24, seed=2))
+    for fn in (loaded_too, every_other):
+        ((_, tested),) = stretches(source_of(fn))
+        assert tested
+        close(run(fn, args, ("deferred", "online")), fn(*(a.double() for a in args)))
+    flat = source_of(causal, persistent=1, flatten=True)
+    assert len(stretches(flat)) == 1, "the compiler flattens around one loop only"
+
+
+def triangular(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A choice between an operand and 0, in the loop of a plain product."""
+    return torch.tril(x) @ w
+
+
+@pytest.mark.parametrize("size", [64, 70])
+def test_a_triangular_operand_is_tested_on_the_diagonal(size: int) -> None:
+    args = (half(size, size), half(size, 24, seed=1))
+    close(run(triangular, args, ()), triangular(*(a.double() for a in args)))
+    _, program = program_of(triangular, args)
+    source = emit(program, Schedule(roles(program, 16)), "kernel").source
+    assert ["tl.where" in body for body in source.split("    for k_start in ")[1:]] == [False, True]
 
 
 def test_a_mask_that_is_added_or_not_of_positions_leaves_the_loop_whole() -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from autofuse.capture.trace import capture
-from autofuse.codegen.looptree import build_tree
+from autofuse.codegen.looptree import Loop, build_tree
 from autofuse.cost.backbone import estimate
 from autofuse.cost.device import resolve
 from autofuse.cost.features import FEATURE_NAMES, Features, featurize
+from autofuse.cost.instructions import expression_cost
 from autofuse.errors import ModelError
 from autofuse.fusion.build import build
 from autofuse.fusion.rewrites import variants
-from autofuse.ir.program import ReduceNode
+from autofuse.ir.program import MapNode, ReduceNode
 from tests.cost.programs import MATMUL_KINDS, MATMUL_SPACE, column_sum, features, grid, matmul, pointwise, softmax
 
 
@@ -144,3 +146,17 @@ def test_tiles_that_a_mask_leaves_out_are_no_work(window: int) -> None:
     assert found["trips"][0] == pytest.approx(tiles.sum(1).mean(), rel=1e-9)
     flops = 2 * rows * columns * (64 + 128) * tiles.sum()
     assert found["tensor16_flops"][0] == pytest.approx(flops, rel=1e-9)
+    tree = build_tree(program, kinds)
+    (loop,) = (statement for statement in tree.body if isinstance(statement, Loop))
+    assert loop.free is not None
+    body = tuple(replace(s, free=None) if s is loop else s for s in tree.body)
+    columns_of = {f"block.{row}": np.array([rows]), f"block.{summed}": np.array([columns])}
+    tested = featurize(program, replace(tree, body=body), columns_of, resolve("h200"), kinds)
+    free = seen.reshape(keys // rows, rows, keys // columns, columns).all(axis=(1, 3))
+    tests = sum(
+        expression_cost(node.expr)[0]
+        for number in (*loop.free.plain, *loop.free.idle)
+        if isinstance(node := program.nodes[number], MapNode)
+    )
+    spared = tested["plain_instructions"][0] - found["plain_instructions"][0]
+    assert spared == pytest.approx(tests * rows * columns * free.sum(), rel=1e-9)
