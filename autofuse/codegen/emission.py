@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autofuse.codegen.expressions import triton_type
+from autofuse.codegen.expressions import LOG2_E, triton_type
 from autofuse.codegen.kernel import Parameter
 from autofuse.codegen.layout import Layout
 from autofuse.codegen.looptree import Compute, LoopTree, Statement, build_tree, statements_in
 from autofuse.codegen.narrow import INT32_LIMIT, Range
 from autofuse.fusion.algebra import smooth
-from autofuse.fusion.exponentials import normalisers, softmax_maxima
+from autofuse.fusion.exponentials import exponents, normalisers, quotients, softmax_maxima
 from autofuse.ir.index import Index, linearize
 from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode
 from autofuse.schedule.schedule import Schedule
@@ -45,6 +45,8 @@ class Emission:
         self.accumulators: dict[int, Tile] = {}
         self.running: dict[int, str] = {}
         self.maxima = softmax_maxima(program)
+        self.rates = {e.leader: e.factor * LOG2_E for e in exponents(program).values()}
+        self.quotients = quotients(program)
         self.normalisers = normalisers(program)
         self.descriptors: dict[str, Parameter] = {}
         self.pointers: dict[str, Parameter] = {}

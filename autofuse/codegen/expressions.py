@@ -22,6 +22,8 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!="
 _LOGICAL = frozenset({"and", "or", "xor", "not"})
 _PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"
 
+LOG2_E = 1.4426950408889634
+
 HELPERS = {
     "nan_max": "def nan_max(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
     "nan_min": "def nan_min(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",

@@ -111,7 +111,9 @@ class Joining(Reductions):
         if leader is not None:
             top = self.tiles[leader]
             self.line(f"    part = {load.format(places[leader].format(f'{first} + other'))}")
-            self.line(f"    scale = tl.where(part == {top.text}, 1.0, natural_exp(part - {top.text}))")
+            self.line(
+                f"    scale = tl.where(part == {top.text}, 1.0, tl.exp2((part - {top.text}) * {self.rates[leader]!r}))"
+            )
             text = f"{text} * {self.expand(Tile('scale', top.dims, 'float32'), tile.dims)}"
         self.line(f"    all{node} = {combine(fn, f'all{node}', text, kind, node in self.maxima)}")
         self.tiles[node] = replace(tile, text=f"all{node}", dtype=kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from autofuse.codegen.contracts import Contracts
 from autofuse.codegen.emission import Tile
 from autofuse.codegen.expressions import register_dtype, triton_type
@@ -11,6 +13,9 @@ from autofuse.ir.program import ContractNode, ReduceNode
 
 FIRST = {"argmax": "first_max", "argmin": "first_min"}
 """Combinations of (value, place), by the function that they are of."""
+FAR = 2.0**27
+"""Of r * m (publish_maximum): rounding it makes up to 2^4 of an exponential that is 1, which float16 still holds."""
+
 NEUTRAL = {"sum": 0, "prod": 1, "any": 0, "all": 1, "max": "-inf", "min": "inf", "argmax": "-inf", "argmin": "inf"}
 
 
@@ -132,9 +137,7 @@ class Reductions(Contracts):
     def publish(self, node: int, found: ReduceNode) -> None:
         """The running value that followers read inside this turn of the loop."""
         if found.fn == "max":
-            self.line(f"safe{node} = tl.where(new{node} == float('-inf'), 0.0, new{node})")
-            self.line(f"scale{node} = tl.where(acc{node} == new{node}, 1.0, natural_exp(acc{node} - safe{node}))")
-            self.running[node] = f"safe{node}"
+            self.publish_maximum(node)
             return
         axis, others = self.looped_axis(found)
         total = others * self.program.sizes[axis]
@@ -143,6 +146,35 @@ class Reductions(Contracts):
         )
         self.line(f"tile{node} = part{node} * ({total}.0 / taken{node})")
         self.running[node] = f"tile{node}"
+
+    def publish_maximum(self, node: int) -> None:
+        """The running value that followers read, and what brings their sums to it.
+
+        With r = f * log2(e), exp(f * (x - m)) is exp2(r * x - r * m): one multiply-add and one exp2. r * m is rounded,
+        which is as if the exponentials were shifted by a neighbour of m: the same for all of a row, and for the scale
+        from one maximum to the next. Where that neighbour is far, r is a power of 2, with which nothing is rounded:
+        scores are so large there that they differ by 4 (in r * x) or not at all."""
+        rate = self.rates[node]
+        new, acc, safe = (f"{name}{node}" for name in ("new", "acc", "safe"))
+        self.line(f"{safe} = tl.where({new} == float('-inf'), 0.0, {new})")
+        self.running[node] = safe
+        if all(e.leader != node for e in self.quotients.values()):
+            self.line(f"scale{node} = tl.where({acc} == {new}, 1.0, tl.exp2(({acc} - {safe}) * {rate!r}))")
+            return
+        near, exact = FAR / rate, 2.0 ** math.floor(math.log2(rate))
+        self.line(f"rate{node} = tl.where(tl.abs({safe}) < {near!r}, {rate!r}, {exact!r})")
+        self.line(f"shift{node} = {safe} * rate{node}")
+        power = f"tl.minimum({acc} * rate{node}, shift{node}) - shift{node}"
+        self.line(f"scale{node} = tl.where({acc} == {new}, 1.0, tl.exp2({power}))")
+
+    def power(self, node: int, dims: tuple[str, ...]) -> str | None:
+        """A node exp(f * (x - m)) by the multiply-add, where m is followed running."""
+        found = self.quotients.get(node)
+        if found is None or found.leader not in self.running:
+            return None
+        rows = self.accumulators[found.leader].dims
+        rate, shift = (self.expand(Tile(f"{name}{found.leader}", rows, "float32"), dims) for name in ("rate", "shift"))
+        return f"tl.exp2(tl.fma({self.expand(self.tile(found.x), dims)}, {rate}, -{shift}))"
 
     def looped_axis(self, found: ReduceNode) -> tuple[str, int]:
         """The one looped axis of a reduce, and how many elements its other axes have."""

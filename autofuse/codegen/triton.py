@@ -218,6 +218,9 @@ class _Emitter(Joining):
     def map(self, node: int, found: MapNode) -> None:
         self.comment(node)
         dims = self.dims(self.program.free[node])
+        if (power := self.power(node, dims)) is not None:
+            self.assign(node, power, dims, "float32")
+            return
         operands = [self.tile(o) for o in found.operands]
         expr = found.expr
         if node in self.normalisers:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autofuse.codegen.looptree import Accumulate, Compute, Join, Loop, LoopTree, Statement, Write
+from autofuse.codegen.looptree import Accumulate, Compute, Join, Loop, LoopTree, Statement, Write, statements_in
 from autofuse.cost.instructions import expression_cost
 from autofuse.cost.liveness import feeds_only_contracts
+from autofuse.fusion.exponentials import quotients
 from autofuse.ir.graph import ITEMSIZE
 from autofuse.ir.index import Index, linearize
 from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode, Store
@@ -80,10 +81,13 @@ class Work:
     loops: list[tuple[str, ...]] = field(default_factory=list)
     cut: dict[int, str] = field(default_factory=dict)
     """Nodes that a loop does without where it is free -> its axis."""
+    powers: frozenset[int] = frozenset()
+    """Exponentials by one multiply-add and one exp2 (Reductions.power)."""
 
 
 def collect(program: Program, tree: LoopTree) -> Work:
-    work = Work()
+    carried = {statement.node for statement in statements_in(tree.body) if isinstance(statement, Accumulate)}
+    work = Work(powers=frozenset(node for node, e in quotients(program).items() if e.leader in carried))
     _walk(program, tree.body, (), -1, work)
     return work
 
@@ -120,7 +124,7 @@ def _node(program: Program, node: int, opened: tuple[str, ...], loop: int, work:
                              contract=feeds_only_contracts(program, node))  # fmt: skip
             work.loads.append(replace(access, loop=loop))
         case MapNode():
-            plain, special = expression_cost(found.expr)
+            plain, special = (1.0, 1.0) if node in work.powers else expression_cost(found.expr)
             widened = sum(1 for o in found.operands if isinstance(program.nodes[o], Load))
             plain += 0.5 * widened
             work.arithmetic.append(Arithmetic(program.free[node], opened, plain, special, work.cut.get(node)))

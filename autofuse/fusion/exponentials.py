@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from autofuse.fusion.algebra import map_of, skip_identity, strip
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
-from autofuse.ir.program import MapNode, Program, ReduceNode, closure, operands
+from autofuse.ir.program import ContractNode, MapNode, Program, ReduceNode, closure, operands
 
 
 def linear_in(program: Program, node: int, exps: Mapping[int, int]) -> int | None:
@@ -60,28 +61,79 @@ def _reads(expr: Expr, carriers: frozenset[int]) -> bool:
             return False
 
 
+@dataclass(frozen=True, slots=True)
+class Exponent:
+    """Of a node exp(factor * (x - m)): m is `leader`, the maximum of that same x over some axes, or a guard of it;
+    factor is positive."""
+
+    x: int
+    leader: int
+    factor: float
+    guarded: bool
+
+
 def shifted_exponentials(program: Program) -> dict[int, int]:
-    """Nodes that are exp(x - m), with m the maximum of that same x over some axes: node -> node of m."""
-    found: dict[int, int] = {}
+    """Nodes that are exp(f * (x - m)), with m the maximum of that same x over some axes: node -> node of m."""
+    return {node: exponent.leader for node, exponent in exponents(program).items()}
+
+
+def exponents(program: Program) -> dict[int, Exponent]:
+    """Those of shifted_exponentials; of a maximum that shifts exponentials of several factors, none."""
+    found: dict[int, Exponent] = {}
+    factors: dict[int, set[float]] = {}
+    for position in range(len(program.nodes)):
+        exponent = _exponent(program, position)
+        if exponent is not None:
+            found[position] = exponent
+            factors.setdefault(exponent.leader, set()).add(exponent.factor)
+    return {position: exponent for position, exponent in found.items() if len(factors[exponent.leader]) == 1}
+
+
+def _exponent(program: Program, node: int) -> Exponent | None:
+    argument = _through(program, node, "exp")
+    if argument is None:
+        return None
+    _, power = argument
+    factor = 1.0
+    match power:
+        case Apply("mul", (inner, Lit(number))) if number > 0:
+            power, factor = inner, float(number)
+        case _:
+            pass
+    pair = difference(program, node, power)
+    if pair is None:
+        return None
+    x, shift = pair
+    leader = _skip_guard(program, skip_identity(program, shift))
+    top = program.nodes[leader]
+    if not isinstance(top, ReduceNode) or top.fn != "max":
+        return None
+    same = skip_identity(program, top.operand) == skip_identity(program, x)
+    return Exponent(x, leader, factor, guarded=skip_identity(program, shift) != leader) if same else None
+
+
+def quotients(program: Program) -> dict[int, Exponent]:
+    """Those exponentials of which nothing is read but what follows their maximum running, and their maximum by nobody
+    else: what comes of them are quotients, which stay as they are when a row is shifted by another number than m."""
+    found = exponents(program)
+    readers: dict[int, list[int]] = {}
     for position, node in enumerate(program.nodes):
-        if not isinstance(node, MapNode):
-            continue
-        argument = _through(program, position, "exp")
-        if argument is None:
-            continue
-        pair = difference(program, *argument)
-        if pair is None:
-            continue
-        x, m = pair
-        leader = _skip_guard(program, skip_identity(program, m))
-        top = program.nodes[leader]
-        if (
-            isinstance(top, ReduceNode)
-            and top.fn == "max"
-            and skip_identity(program, top.operand) == skip_identity(program, x)
-        ):
-            found[position] = leader
-    return found
+        for operand in operands(node):
+            readers.setdefault(operand, []).append(position)
+    stored = {store.node for store in program.stores}
+
+    def followed(node: int, leader: int) -> bool:
+        if node in stored:
+            return False
+        if isinstance(program.nodes[node], ReduceNode | ContractNode):
+            return getattr(program.nodes[node], "running", None) == leader
+        return all(followed(reader, leader) for reader in readers.get(node, ()))
+
+    private = {
+        leader for leader in {e.leader for e in found.values()}
+        if leader not in stored and all(r in found and followed(r, leader) for r in readers[leader])
+    }  # fmt: skip
+    return {node: e for node, e in found.items() if e.leader in private}
 
 
 def _skip_guard(program: Program, node: int) -> int:

@@ -43,7 +43,7 @@ def settled(program: Program, node: int) -> Settled | None:
     value = program.nodes[node]
     if not isinstance(value, MapNode):
         return None
-    match _expr(program, value):
+    match strip(value.expr):
         case Apply("where", (test, a, b)) if isinstance(a, Lit) != isinstance(b, Lit):
             rest = b if isinstance(a, Lit) else a
         case _:
@@ -87,9 +87,9 @@ def _masks(program: Program, node: int | None) -> list[int]:
         if not isinstance(value, MapNode):
             break
         match strip(value.expr):
-            case Apply("where", (_, a, b)) if _is_minus_inf(a) != _is_minus_inf(b):
+            case Apply("where", (_, a, b)) if is_minus_inf(a) != is_minus_inf(b):
                 found.append(node)
-                rest = b if _is_minus_inf(a) else a
+                rest = b if is_minus_inf(a) else a
                 node = value.operands[rest.index] if isinstance(rest, Arg) else None
             case Apply("mul" | "div", (Arg(operand), Lit(factor))) if isinstance(factor, int | float) and factor > 0:
                 node = value.operands[operand]
@@ -98,7 +98,7 @@ def _masks(program: Program, node: int | None) -> list[int]:
     return found
 
 
-def _is_minus_inf(expr: Expr) -> bool:
+def is_minus_inf(expr: Expr) -> bool:
     return isinstance(expr, Lit) and expr.value == float("-inf")
 
 
@@ -108,7 +108,7 @@ def _covered(program: Program, mask: int) -> list[Index]:
     assert isinstance(node, MapNode)
     expr = strip(node.expr)
     assert isinstance(expr, Apply)
-    found = _true(program, node, expr.args[0], wanted=_is_minus_inf(expr.args[1]))
+    found = _true(program, node, expr.args[0], wanted=is_minus_inf(expr.args[1]))
     return [index for index in found if index is not None]
 
 

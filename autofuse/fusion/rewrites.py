@@ -3,7 +3,7 @@
 online: softmax and log-sum-exp in one pass. With m the running maximum and m' the next, any sum over i of
 exp(x_i - m) * w_i obeys S' = S * exp(m - m') + sum over the new tile of exp(x_i - m') * w_i, because
 exp(x - m') = exp(x - m) * exp(m - m'). Valid where the summand is linear in exp(x - m): then one pass over x gives
-both m and S, and w_i may be a tile of a contraction (flash attention).
+both m and S, and w_i may be a tile of a contraction (flash attention). A factor of x goes to the exponent: scaling.py.
 
 moments: variance in one pass. With n_a, mean_a, M_a of the elements so far and n_b, mean_b, M_b of a tile,
 M = M_a + M_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)  (Chan, Golub, LeVeque 1979). Valid where the summand is
@@ -21,6 +21,7 @@ from dataclasses import replace
 from autofuse.fusion.algebra import skip_identity, strip
 from autofuse.fusion.deferral import deferred
 from autofuse.fusion.exponentials import difference, linear_in, shifted_exponentials
+from autofuse.fusion.scaling import unscaled
 from autofuse.fusion.seeding import seeded
 from autofuse.fusion.terms import apart
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
@@ -48,6 +49,7 @@ def apply(program: Program, names: tuple[str, ...]) -> Program:
 
 
 def online(program: Program) -> Program | None:
+    program = unscaled(program)
     nodes = list(program.nodes)
     exps = shifted_exponentials(program)
     for position, node in enumerate(nodes):

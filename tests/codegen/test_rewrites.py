@@ -302,6 +302,101 @@ def test_a_mask_that_is_added_or_not_of_positions_leaves_the_loop_whole() -> Non
         assert "tl.minimum" not in line or "maximum" in line
 
 
+# --- factors that leave a maximum ---
+
+
+def body_of(source: str) -> str:
+    return source.split("    for k_start in ")[1]
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.03, 37.0])
+@pytest.mark.parametrize("masked_first", [True, False])
+def test_scores_are_not_multiplied_by_their_factor(factor: float, masked_first: bool) -> None:
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        i, j = positions(q, k)
+        scores = (q @ k.T).float()
+        if masked_first:
+            scores = scores.masked_fill(j > i + 30, float("-inf")) * factor
+        else:
+            scores = (scores / (1 / factor)).masked_fill(j > i + 30, float("-inf"))
+        return torch.softmax(scores, -1).to(q.dtype) @ v
+
+    body = body_of(source_of(fn))
+    assert f"* {factor}" not in body
+    assert body.count("tl.exp2(") == 2, "of the scores, and of what brings one maximum to the next"
+    args = (half(70, 16), half(71, 16, seed=1), half(71, 24, seed=2))
+    close(run(fn, args, ("deferred", "online")), fn(*(a.double() for a in args)), 1e-2 if factor > 1 else 3e-3)
+
+
+@pytest.mark.parametrize("factor", [-0.25, 0.0, 1e-5, 1e5])
+def test_a_factor_that_is_no_factor_of_the_maximum_stays(factor: float) -> None:
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax((q @ k.T).float() * factor, -1).to(q.dtype) @ v
+
+    assert f"* {factor}" in body_of(source_of(fn)).replace("(", "").replace(")", "")
+    args = (half(20, 16), half(71, 16, seed=1), half(71, 24, seed=2))
+    close(run(fn, args, ("deferred", "online")), fn(*(a.double() for a in args)), 1e-2)
+
+
+def test_other_readers_of_a_maximum_and_of_scores_get_them_whole() -> None:
+    def fn(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        scores = (q @ k.T).float() * 0.25
+        top = scores.amax(-1, keepdim=True)
+        return torch.exp(scores - top).sum(-1, keepdim=True).log() + top + (scores * scores).sum(-1, keepdim=True)
+
+    args = (half(20, 16), half(71, 16, seed=1))
+    close(run(fn, args, ("online",)), fn(*(a.double() for a in args)))
+
+
+@pytest.mark.parametrize(
+    ("fn", "folded"),
+    [
+        (lambda x, v: torch.softmax(x, -1) @ v, True),
+        (lambda x, v: torch.softmax(x, -1), False),
+        (lambda x, v: torch.log_softmax(x, -1)[:, :1], False),
+        (lambda x, v: torch.exp(x - x.amax(-1, keepdim=True)).sum(-1) + x.amax(-1), False),
+    ],
+    ids=["quotients", "written by a second pass", "with a logarithm", "with the maximum"],
+)
+def test_a_rounded_shift_is_for_quotients_alone(fn: Function, folded: bool) -> None:
+    """Large scores, of which the shift is rounded by up to 0.03 (in float32 on a GPU): elsewhere that would show."""
+    args = (3e5 + torch.randn(9, 64).float(), half(64, 24, seed=1).float())
+    _, program = program_of(fn, args)
+    names = ("deferred", "online") if folded else ("online",)
+    source = emit(variants(program)[names], Schedule(roles(program, 16)), "kernel").source
+    assert ("shift" in source) == folded
+
+
+def two_rates(x: torch.Tensor) -> torch.Tensor:
+    """Sums of two factors cannot follow one maximum by one scale."""
+    below = x.float() - x.float().amax(-1, keepdim=True)
+    return torch.exp(below).sum(-1) + torch.exp(below * 0.5).sum(-1)
+
+
+def test_exponentials_of_several_factors() -> None:
+    x = half(5, 71, scale=3.0)
+    _, program = program_of(two_rates, (x,))
+    for names in variants(program):
+        close(run(two_rates, (x,), names), two_rates(x.double()))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e5, 1e7, 3e8, 1e12, 3.3e38])
+def test_scores_of_any_size(size: float) -> None:
+    """In float32, rows that rise, fall, are equal, and are as low as float32 goes (a mask of torch.finfo's minimum):
+    that r * m is rounded shows in no quotient, and overflows nothing."""
+    steps = torch.tensor([0.0, 1.0, 2.0, 3.0]).repeat_interleave(16) * max(size * 2.0**-23, 1.0)
+    x = torch.stack([size + steps, size - steps, torch.full((64,), size), torch.full((64,), -size), -size - steps])
+    x = x.clamp(-3.4e38, 3.4e38)
+
+    def fn(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1) @ v
+
+    args = (x, torch.eye(64)[:, ::4].contiguous())
+    mine, exact = run(fn, args, ("deferred", "online")), fn(*(a.double() for a in args))
+    limit = min(1e-6 + size * 2.0**-22, 0.2)  # the interpreter's multiply-add rounds twice
+    assert float((mine.double() - exact).abs().max()) <= limit * float(exact.max())
+
+
 # --- products that begin at what they are added to ---
 
 

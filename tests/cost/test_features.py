@@ -15,6 +15,7 @@ from autofuse.cost.backbone import estimate
 from autofuse.cost.device import resolve
 from autofuse.cost.features import FEATURE_NAMES, Features, featurize
 from autofuse.cost.instructions import expression_cost
+from autofuse.cost.walk import collect
 from autofuse.errors import ModelError
 from autofuse.fusion.build import build
 from autofuse.fusion.rewrites import variants
@@ -118,6 +119,17 @@ def test_a_hundred_thousand_candidates_a_second() -> None:
         estimate(featurize(program, tree, columns, target, MATMUL_KINDS), target)
         best = min(best, time.process_time() - start)
     assert n / best > 100_000
+
+
+def test_an_exponential_that_follows_a_maximum_is_a_multiply_add_and_one_exp2() -> None:
+    args = (torch.randn(64, 4096), torch.randn(4096, 32))
+    graph = capture(lambda x, v: torch.softmax(x * 0.5, -1) @ v, args)[0].graph
+    program = build(graph, frozenset(op.name for op in graph.ops), tuple(v for v in graph.outputs if v is not None))
+    online = variants(program)["deferred", "online"]
+    for kind, instructions in (("loop", 1), ("whole", 4)):  # sub, mul and the two of an exp where it is not followed
+        work = collect(online, build_tree(online, {"m": "grid", "n": "whole", "k": kind}))
+        (power,) = (item for item in work.arithmetic if item.axes == {"m", "k"} and item.special)
+        assert (power.plain, power.special) == (instructions + 0.5, 1.0), "half of one widens the loaded score"
 
 
 @pytest.mark.parametrize("window", [0, 300])
