@@ -40,14 +40,26 @@ HELPERS = {
     # The square of a reciprocal root: two instructions where a division takes eight, to the same two units in the last
     # place (1 + exp(-x) lies between 1 and inf).
     "sigmoid": "def sigmoid(x):\n    root = tl.rsqrt(1.0 + tl.exp2(x * -1.4426950408889634))\n    return root * root\n",
+    # fusion.precision says where. Relative error 2^-11, in the interpreter too, which has no instruction for it.
+    "quick_tanh": (
+        "def quick_tanh(x):\n"
+        "    if INTERPRETED:\n"
+        "        return tl.where(tl.abs(x) < 0.03, x, 1.0 - 2.0 / (tl.exp2(x * 2.8853900817779268) + 1.0))\n"
+        "    else:\n"
+        "        return tl.inline_asm_elementwise(\n"
+        '            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1\n'
+        "        )\n"
+    ),
 }
 """Functions of generated sources, each there where it is called."""
 
 
 def module(function: str) -> str:
     """Source of a module with one @triton.jit function and the helpers that it calls."""
-    used = [text for word, text in HELPERS.items() if re.search(rf"(?<![\w.]){word}\b", function)]
-    return "import triton\nimport triton.language as tl\n" + "".join(f"\n\n@triton.jit\n{f}" for f in (*used, function))
+    functions = [text for word, text in HELPERS.items() if re.search(rf"(?<![\w.]){word}\b", function)] + [function]
+    constant = "\nINTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)\n"
+    head = "import triton\nimport triton.language as tl\n" + (constant if "INTERPRETED" in "".join(functions) else "")
+    return head + "".join(f"\n\n@triton.jit\n{text}" for text in functions)
 
 
 def register_dtype(dtype: str) -> str:
@@ -293,6 +305,7 @@ _FLOAT: dict[str, _Text] = {
     "reciprocal": lambda x: f"(1.0 / {x})",
     "sigmoid": lambda x: f"sigmoid({x})",
     "tanh": lambda x: _tanh(x, "float32"),
+    "quick_tanh": lambda x: f"quick_tanh({x})",
     "erf": lambda x: f"tl.erf({x})",
     "sin": lambda x: f"tl.sin({x})",
     "cos": lambda x: f"tl.cos({x})",

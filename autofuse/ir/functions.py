@@ -41,6 +41,7 @@ FUNCTIONS: dict[str, Function] = {
     "div": Function(2, kind="special", instructions=8.0),
     "sigmoid": Function(1, kind="special", instructions=6.0),
     "tanh": Function(1, kind="special", instructions=14.0),
+    "quick_tanh": Function(1, kind="special", instructions=1.0),
     "log1p": Function(1, kind="expensive", instructions=16.0),
     "expm1": Function(1, kind="expensive", instructions=20.0),
     "erf": Function(1, kind="expensive", instructions=28.0),
