@@ -57,7 +57,7 @@ def _gelu(c: Arguments) -> Expr:
         scale = 2.0 * math.sqrt(2.0 / math.pi)
         inner = fn("mul", fn("mul", x, scale), fn("add", fn("mul", fn("mul", x, x), 0.044715), 1.0))
         return fn("mul", x, fn("sigmoid", inner))
-    return fn("mul", fn("mul", x, 0.5), fn("add", fn("erf", fn("mul", x, math.sqrt(0.5))), 1.0))
+    return fn("mul", fn("mul", x, 0.5), fn("erfc", fn("mul", x, -math.sqrt(0.5))))
 
 
 def _silu(c: Arguments) -> Expr:

@@ -40,6 +40,16 @@ HELPERS = {
     # The square of a reciprocal root: two instructions where a division takes eight, to the same two units in the last
     # place (1 + exp(-x) lies between 1 and inf).
     "sigmoid": "def sigmoid(x):\n    root = tl.rsqrt(1.0 + tl.exp2(x * -1.4426950408889634))\n    return root * root\n",
+    # fusion.precision says where. Fitted to erfc(x) exp(x^2) for x from 0 to 13: relative error 4e-5.
+    "quick_erfc": (
+        "def quick_erfc(x):\n"
+        "    root = tl.rsqrt(1.0 + 0.54 * tl.abs(x))\n"
+        "    t = root * root\n"
+        "    tail = t * -0.1788069301 + 0.3685383109\n"
+        "    tail = ((tail * t + 0.1905236274) * t + 0.3156641434) * t + 0.3040418497\n"
+        "    tail = tail * t * tl.exp2(x * x * -1.4426950408889634)\n"
+        "    return tl.where(x < 0, 2.0 - tail, tail)\n"
+    ),
     # fusion.precision says where. Relative error 2^-11, in the interpreter too, which has no instruction for it.
     "quick_tanh": (
         "def quick_tanh(x):\n"
@@ -307,6 +317,8 @@ _FLOAT: dict[str, _Text] = {
     "tanh": lambda x: _tanh(x, "float32"),
     "quick_tanh": lambda x: f"quick_tanh({x})",
     "erf": lambda x: f"tl.erf({x})",
+    "erfc": lambda x: f"(1.0 - tl.erf({x}))",
+    "quick_erfc": lambda x: f"quick_erfc({x})",
     "sin": lambda x: f"tl.sin({x})",
     "cos": lambda x: f"tl.cos({x})",
     "tan": lambda x: f"(tl.sin({x}) / tl.cos({x}))",

@@ -7,8 +7,8 @@ from autofuse.ir.graph import Apply, Expr, Lit
 
 SPECIAL = {
     "exp": 1.0, "exp2": 1.0, "log": 1.0, "log2": 1.0, "log1p": 1.0, "expm1": 1.0, "sqrt": 1.0, "rsqrt": 1.0, "div": 1.0,
-    "reciprocal": 1.0, "tanh": 2.0, "quick_tanh": 1.0, "sigmoid": 2.0, "erf": 1.0, "pow": 2.0, "tan": 1.0,
-    "remainder": 1.0, "fmod": 1.0, "floordiv": 1.0, "truncdiv": 1.0,
+    "reciprocal": 1.0, "tanh": 2.0, "quick_tanh": 1.0, "sigmoid": 2.0, "erf": 1.0, "erfc": 1.0, "quick_erfc": 2.0,
+    "pow": 2.0, "tan": 1.0, "remainder": 1.0, "fmod": 1.0, "floordiv": 1.0, "truncdiv": 1.0,
 }  # fmt: skip
 """Instructions of the special-function unit (ex2, lg2, rcp, rsq); the float32 ones beside them are in ir.functions."""
 

@@ -16,7 +16,7 @@ from autofuse.fusion.algebra import smooth, strip
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
 from autofuse.ir.program import MapNode, Program, operands
 
-QUICK = {"tanh": "quick_tanh"}
+QUICK = {"tanh": "quick_tanh", "erfc": "quick_erfc"}
 """Functions -> what is in their place; both are in ir.functions."""
 
 HALF = frozenset({"float16", "bfloat16"})
@@ -35,13 +35,28 @@ def quickened(program: Program) -> Program:
 
 
 def _quick(program: Program, position: int, node: MapNode) -> MapNode:
+    if node.compute not in SINGLE:
+        return node
+    if node.dtype in HALF:
+        return replace(node, expr=_factors(node.expr))
     match node.expr:
-        case Apply(fn, (operand,)) if fn in QUICK and node.compute in SINGLE:
-            if node.dtype in HALF or (_from_bfloat16(program, node, operand) and not _shifted(program, position)):
-                return replace(node, expr=replace(node.expr, fn=QUICK[fn]))
+        case Apply("tanh", (operand,)):
+            if _from_bfloat16(program, node, operand) and not _shifted(program, position):
+                return replace(node, expr=replace(node.expr, fn=QUICK["tanh"]))
         case _:
             pass
     return node
+
+
+def _factors(expr: Expr) -> Expr:
+    """The expression with functions replaced that are factors of it: its relative error is then theirs."""
+    match expr:
+        case Apply(fn, (_,)) if fn in QUICK:
+            return replace(expr, fn=QUICK[fn])
+        case Apply("mul" | "div" | "neg", args):
+            return replace(expr, args=tuple(_factors(part) for part in args))
+        case _:
+            return expr
 
 
 def _from_bfloat16(program: Program, node: MapNode, expr: Expr) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autofuse.fusion.algebra import read, skip_identity
-from autofuse.fusion.build import moved_node, moved_store, rename
+from autofuse.fusion.algebra import read, skip_identity, strip
+from autofuse.fusion.build import moved_node, rewritten
 from autofuse.fusion.exponentials import exponents
 from autofuse.fusion.masks import is_minus_inf
 from autofuse.ir.graph import Apply, Arg, Expr, Lit
@@ -42,9 +42,7 @@ class _Unscaling:
     def program(self) -> Program:
         for position, node in enumerate(self.old.nodes):
             self.moved[position] = self.add(position, node)
-        stores = tuple(moved_store(store, self.moved, {}) for store in self.old.stores)
-        found = Program(self.old.axes, tuple(self.nodes), stores, self.old.types, self.origins)
-        return rename(found, {axis.name: axis.name for axis in self.old.axes})
+        return rewritten(self.old, self.nodes, self.moved, self.origins)
 
     def append(self, position: int, node: Node) -> int:
         """The new node, which is made of the old one at `position`."""

@@ -45,6 +45,8 @@ FUNCTIONS: dict[str, Function] = {
     "log1p": Function(1, kind="expensive", instructions=16.0),
     "expm1": Function(1, kind="expensive", instructions=20.0),
     "erf": Function(1, kind="expensive", instructions=28.0),
+    "erfc": Function(1, kind="expensive", instructions=29.0),
+    "quick_erfc": Function(1, kind="special", instructions=16.0),
     "sin": Function(1, kind="expensive", instructions=24.0),
     "cos": Function(1, kind="expensive", instructions=24.0),
     "tan": Function(1, kind="expensive", instructions=56.0),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812  torch's own convention
 
 from autofuse.codegen.triton import emit
 from autofuse.ir.program import Program
@@ -18,6 +19,23 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 def kernel_of(program: Program) -> str:
     return emit(program, Schedule(tuple((a.name, Role("grid", 16)) for a in program.axes)), "kernel").source
+
+
+def test_gelu_is_right_to_half_precision() -> None:
+    """Its tails too, where 1 + erf(x) in float32 has nothing left."""
+    x = torch.cat([torch.linspace(-14, 14, 400), torch.tensor([1e-4, -1e-4, 0.0, -0.0, float("inf")])]).half()
+    graph, program = program_of(F.gelu, (x,))
+    out = torch.full_like(x, float("nan"))
+    kernel = emit(program, Schedule(tuple((a.name, Role("grid", 64)) for a in program.axes)), "kernel")
+    assert "quick_erfc(" in kernel.source
+    interpret(kernel, {graph.inputs[0]: x, program.outputs[0]: out})
+    exact = x.double() * 0.5 * torch.special.erfc(-x.double() * 0.5**0.5)
+    torch.testing.assert_close(out.double(), exact, rtol=0.6 * 2.0**-10, atol=2.0**-24)
+
+
+def test_gelu_in_single_precision_is_eagers() -> None:
+    _, program = program_of(F.gelu, (torch.randn(4, 40),))
+    assert "quick_erfc" not in kernel_of(program)
 
 
 @pytest.mark.parametrize(
