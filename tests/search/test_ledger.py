@@ -217,8 +217,8 @@ def test_a_kernel_that_the_model_likes_less_than_others_is_timed(
         (captured,) = capture(gated, (empty(8192, 4096), empty(4096, 4096), empty(4096, 4096)))
     factor = 1.0
 
-    def scored(program: Program, *arguments: Any) -> Scored:
-        found = score(program, *arguments)
+    def scored(program: Program, *arguments: Any, **options: Any) -> Scored:
+        found = score(program, *arguments, **options)
         if sum(isinstance(node, ContractNode) for node in program.nodes) < 2:
             return found
         return replace(found, predictions=replace(found.predictions, time_us=found.predictions.time_us * factor))
