@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from autofuse.fusion.algebra import read, with_indices
 from autofuse.fusion.collapse import collapse
+from autofuse.fusion.factors import combined
 from autofuse.fusion.precision import quickened
 from autofuse.ir.graph import (
     Apply,
@@ -64,7 +65,7 @@ def build(graph: Graph, ops: frozenset[str], outputs: Sequence[str]) -> Program:
     for _ in range(MAX_SPLITS):
         builder = _Builder(graph, ops, splits)
         try:
-            return quickened(_named(collapse(builder.program(outputs))))
+            return quickened(_named(combined(collapse(builder.program(outputs)))))
         except SplitNeeded as need:
             splits[need.axis] = need.inner
         except NotAffine as error:
