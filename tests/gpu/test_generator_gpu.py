@@ -14,10 +14,12 @@ from autofuse.codegen.triton import emit
 from autofuse.cost.device import resolve
 from autofuse.ir.graph import Graph, TensorType
 from autofuse.measure.launch import Launcher
+from autofuse.schedule.schedule import Role, Schedule
 from autofuse.search.pool import subspaces
 from tests.codegen import graphs
 from tests.codegen.graphs import CASES, Case
 from tests.codegen.test_generator import program_of
+from tests.codegen.test_rewrites import program_of as program_of_function
 
 pytestmark = pytest.mark.gpu
 
@@ -146,3 +148,16 @@ def test_a_plan_is_tuned_and_runs_through_torch_compile(tmp_path: Path) -> None:
     assert counters.counts().hits == 1
     for mine, exact in zip(out, expected, strict=True):
         assert (mine.double() - exact).norm() / exact.norm() < 2e-3
+
+
+def test_the_approximate_tanh_is_right_to_half_precision() -> None:
+    """fusion.precision relies on a relative error of 2^-11, to which float16 adds as much."""
+    x = torch.cat([torch.linspace(-12, 12, 4000), torch.logspace(-4, 0, 96), torch.tensor([float("inf")])]).half()
+    graph, program = program_of_function(torch.tanh, (x,))
+    roles = tuple((axis.name, Role("grid", 256)) for axis in program.axes)
+    kernel = emit(program, Schedule(roles), "kernel")
+    assert "tanh.approx.f32" in kernel.source
+    env = {graph.inputs[0]: x.cuda(), program.outputs[0]: torch.full_like(x, float("nan")).cuda()}
+    Launcher(kernel)(env)
+    found = env[program.outputs[0]].double().cpu()
+    torch.testing.assert_close(found, torch.tanh(x.double()), rtol=1.05 * 2.0**-10, atol=2.0**-24)
