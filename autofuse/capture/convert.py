@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autofuse.capture import pointwise
 from autofuse.capture.aten import NAMESPACES
 from autofuse.capture.composite import MARK, Call
+from autofuse.capture.frozen import FROZEN
 from autofuse.errors import CaptureError
 from autofuse.ir.graph import (
     Apply,
@@ -139,6 +140,7 @@ class _Converter:
         self.renamed: dict[Any, str] = {}
         self.parts: dict[Any, dict[int, str]] = {}
         self.constants = host_constants(gm)
+        self.frozen: list[str] = []
         self.calls: dict[Call, list[str]] = {}
         """What eager would have called -> names of the ops made of it."""
 
@@ -161,7 +163,7 @@ class _Converter:
                     raise CaptureError(f"{node.name}: {node.op} has no place in an AOT graph")
             self.came_from(node, [op.name for op in self.ops[before:]])
         graph = _pruned(tuple(inputs), self.ops, outputs, self.types)
-        return replace(graph, composites=self.composites(graph))
+        return replace(graph, composites=self.composites(graph), frozen=frozenset(self.frozen))
 
     def came_from(self, node: Any, made: list[str]) -> None:
         """Ops of one node: of the call that a decomposition took apart, or of the node's own where that became several
@@ -209,6 +211,8 @@ class _Converter:
         if not _is_tensor(node.meta.get("val")):
             raise CaptureError(f"input {node.name} is no tensor but {node.meta.get('val')!r}; sizes must be static")
         self.types[node.name] = tensor_type(node.meta["val"])
+        if node.meta.get(FROZEN):
+            self.frozen.append(node.name)
 
     @property
     def device(self) -> str:

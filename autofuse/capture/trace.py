@@ -12,6 +12,7 @@ from autofuse.capture import attention
 from autofuse.capture.convert import from_fx
 from autofuse.capture.decompose import decompositions
 from autofuse.capture.device_guard import guard_without_cuda
+from autofuse.capture.frozen import Frozen, declared, frozen_inputs, mark
 from autofuse.errors import AutofuseError, CaptureError, NothingToTune
 from autofuse.ir.graph import Graph
 
@@ -33,15 +34,21 @@ class Captured:
     example_inputs: tuple[torch.Tensor, ...] = field(repr=False, hash=False, compare=False)
 
 
-def aot_backend(fw_compiler: Compiler) -> Callable[..., Compiled]:
-    """A Dynamo backend: attention made opaque, functionalised and decomposed, then fw_compiler(gm, example_inputs)."""
+def aot_backend(fw_compiler: Compiler, frozen: Frozen = ()) -> Callable[..., Compiled]:
+    """A Dynamo backend: attention made opaque, functionalised and decomposed, what is frozen marked, then
+    fw_compiler(gm, example_inputs)."""
     from torch._dynamo.backends.common import aot_autograd
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_options: Any) -> Compiled:
         attention.replace(gm)
-        compiler = aot_autograd(
-            fw_compiler=_boxed(fw_compiler), inference_compiler=_boxed(fw_compiler), decompositions=decompositions()
-        )
+        marks = frozen_inputs(gm, example_inputs, frozen)
+
+        def compile_marked(inner: torch.fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+            mark(inner, marks)
+            return fw_compiler(inner, inputs)
+
+        boxed = _boxed(compile_marked)
+        compiler = aot_autograd(fw_compiler=boxed, inference_compiler=boxed, decompositions=decompositions())
         return compiler(gm, list(example_inputs))
 
     return backend
@@ -58,7 +65,8 @@ def _boxed(compiler: Compiler) -> Compiler:
 
 
 def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = False) -> tuple[Captured, ...]:
-    """The graphs of fn(*args), in the order they run; args may be fake tensors. Runs fn once, as compiled.
+    """The graphs of fn(*args), in the order they run; args may be fake tensors. Runs fn once, as compiled. What was
+    declared frozen (capture.frozen) is so in the graphs.
 
     Raises CaptureError where torch.compile fails, NothingToTune where there is no tensor operation.
     """
@@ -72,7 +80,8 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
         return gm.forward
 
     torch._dynamo.reset()
-    compiled = torch.compile(fn, backend=aot_backend(record), fullgraph=fullgraph, dynamic=False)
+    backend = aot_backend(record, declared(fn))
+    compiled = torch.compile(fn, backend=backend, fullgraph=fullgraph, dynamic=False)
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())

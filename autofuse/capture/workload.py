@@ -1,4 +1,7 @@
-"""Workloads: functions `name(device, **dims) -> (fn, args)`, from the shipped folder or a file of the user's."""
+"""Workloads: functions `name(device, **dims) -> (fn, args)`, from the shipped folder or a file of the user's.
+
+One with weights that never change returns (fn, args, frozen), frozen as `capture.frozen.Frozen` has it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from autofuse.capture.device_guard import guard_without_cuda
-from autofuse.errors import WorkloadError
+from autofuse.capture.frozen import declare
+from autofuse.errors import UsageError, WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ def list_workloads() -> tuple[Workload, ...]:
 def load(
     spec: str, dims: Mapping[str, Any] | None = None, device: str = "cpu", *, fake: bool | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """(fn, args) of a shipped name, `file.function`, or `path/file.py:function`.
+    """(fn, args) of a shipped name, `file.function`, or `path/file.py:function`. What the workload says is frozen is
+    declared of fn.
 
     `fake` makes the tensors fake; by default they are where `device` is a CUDA device and this machine has none.
     Raises WorkloadError.
@@ -59,11 +64,15 @@ def load(
             result = build(device, **sizes.shape)
     except (Exception, SystemExit) as error:  # the user's own code may raise anything; the cause is chained
         raise WorkloadError(f"workload {spec} raised {type(error).__name__}: {error}") from error
-    if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]) or not isinstance(result[1], tuple):
-        raise WorkloadError(f"workload {spec} must return (callable, tuple of arguments), not {_describe(result)}")
-    function, args = result
-    _check_devices(spec, function, args, device)
-    return function, _without_gradients(args)
+    match result:
+        case (function, tuple(args), *frozen) if callable(function) and isinstance(result, tuple) and len(frozen) < 2:
+            _check_devices(spec, function, args, device)
+        case _:
+            raise WorkloadError(f"workload {spec} must return (callable, tuple of arguments), not {_describe(result)}")
+    try:
+        return declare(function, *(frozen or [None])), _without_gradients(args)
+    except UsageError as error:
+        raise WorkloadError(f"workload {spec}: {error}") from None
 
 
 def _check_devices(spec: str, function: Any, args: tuple[Any, ...], device: str) -> None:

@@ -79,6 +79,7 @@ def brief(plan: Plan) -> dict[str, Any]:
         "eager_us": plan.evidence.get("eager_us"),
         "inductor_us": plan.evidence.get("inductor_us"),
         "unfused_timing": plan.evidence.get("unfused_timing", plan.timing),
+        "held_bytes": plan.evidence.get("held_bytes", 0),
     }
 
 
@@ -108,7 +109,7 @@ def show(plan: Plan) -> None:
     from rich.console import Console
 
     from autofuse.cli.progress import shape_text
-    from autofuse.results.explain import from_list, ledger_table, race
+    from autofuse.results.explain import from_list, ledger_table, race, si_bytes
 
     ledger = from_list(plan.evidence.get("ledger", []))  # first, so that a malformed one prints nothing but its error
     console = Console(highlight=False)
@@ -120,6 +121,8 @@ def show(plan: Plan) -> None:
     )
     for line in race(plan.evidence, plan.total_us):
         console.print(line, markup=False, soft_wrap=True)
+    if held := plan.evidence.get("held_bytes"):
+        console.print(f"computed once from frozen inputs, and kept: {si_bytes(held)}", markup=False)
     for group in plan.groups:
         ways = str(group.schedule) if group.schedule else ""
         console.print(f"  {', '.join(group.ops)}: {group.implementation} {ways}".rstrip(), markup=False)

@@ -4,7 +4,9 @@ A map joins its only reader where that is a map or a reduction over the same ele
 a register. It stays apart where a choice is left: several readers (materialise or compute again), a broadcast reader
 (once, or once an element), a matmul on either side (prologue, epilogue, library call), an output of the graph.
 Ops without operands, and maps of nothing but those (masks of positions, constants), are free: they are computed
-wherever they are read.
+wherever they are read. So are conversions of an input to a wider type: to read their result takes more than to read the
+input again. (A norm's x.float() then ties its sum to its result no more: the sum may be one kernel, and a matmul that
+reads x the other.)
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofuse.fusion.group import GraphMasks, Group, bits
-from autofuse.ir.graph import Contract, Iota, Map, Reduce
+from autofuse.ir.graph import ITEMSIZE, Arg, Contract, Iota, Map, Reduce
 
 Legal = Callable[[Group], str | None]
 """Why a group cannot be one program, or None where it can."""
@@ -21,8 +23,8 @@ Legal = Callable[[Group], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Atoms:
-    """masks: disjoint sets of generated ops, each convex, ascending by last op. free: ops without operands, in no atom.
-    opaque: ops without a form."""
+    """masks: disjoint sets of generated ops, each convex, ascending by last op. free: ops that are computed where they
+    are read, in no atom. opaque: ops without a form."""
 
     masks: tuple[int, ...]
     free: int
@@ -69,13 +71,23 @@ def _only_reader(masks: GraphMasks, i: int) -> int | None:
 
 
 def free_ops(masks: GraphMasks) -> int:
-    """Ops of known form that read nothing, and maps that read only such."""
-    found = 0
+    """Ops of known form that read nothing, maps that read only such, and widened inputs."""
+    found = widened = 0
     for i, op in enumerate(masks.ops):
         reads_ops_only = all(value in masks.made_by for value in masks.reads[i])
         if isinstance(op.form, Iota | Map) and reads_ops_only and not masks.parents[i] & ~found:
             found |= 1 << i
-    return found
+        elif _widens_an_input(masks, i):
+            widened |= 1 << i
+    return found | widened
+
+
+def _widens_an_input(masks: GraphMasks, i: int) -> bool:
+    form, types = masks.ops[i].form, masks.graph.types
+    if not isinstance(form, Map) or form.expr != Arg(0) or masks.parents[i]:
+        return False
+    before, after = types[form.operands[0]].dtype, types[masks.ops[i].outputs[0]].dtype
+    return "float" in before and "float" in after and ITEMSIZE[before] < ITEMSIZE[after]
 
 
 def with_free(masks: GraphMasks, mask: int, free: int) -> int:

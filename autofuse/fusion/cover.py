@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofuse.fusion.group import Group, peak_bytes, reads, required
+from autofuse.fusion.group import Group, is_settled, peak_of_steps, reads, required
 from autofuse.ir.graph import Graph
 
 MAX_CUTS = 200
@@ -29,6 +29,8 @@ class Cover:
 
 def group_inputs(graph: Graph, group: Group) -> tuple[str, ...]:
     """Base values that the group reads and some other group must have materialised: inputs of the graph left out."""
+    if is_settled(graph, group.ops):
+        return ()
     inside = {value for name in group.ops for value in graph.by_name[name].outputs}
     found: dict[str, None] = {}
     for name in group.ops:
@@ -38,9 +40,9 @@ def group_inputs(graph: Graph, group: Group) -> tuple[str, ...]:
     return tuple(found)
 
 
-def held_bytes(graph: Graph, groups: Sequence[Group]) -> int:
+def peak_bytes(graph: Graph, groups: Sequence[Group]) -> int:
     """The most that values between the groups take at any time, run in this order."""
-    return peak_bytes(graph, [(group_inputs(graph, group), group.outputs) for group in groups])
+    return peak_of_steps(graph, [(group_inputs(graph, group), group.outputs) for group in groups])
 
 
 def live_ops(graph: Graph) -> list[str]:
@@ -103,7 +105,8 @@ class _Solver:
         for i, group in enumerate(groups):
             for value in group.outputs:
                 self.providers.setdefault(value, []).append(i)
-        self.holders = [[i for i, group in enumerate(groups) if name in group.ops] for name in live_ops(graph)]
+        called = [name for name in live_ops(graph) if not is_settled(graph, (name,))]
+        self.holders = [[i for i, group in enumerate(groups) if name in group.ops] for name in called]
         position = {op.name: i for i, op in enumerate(graph.ops)}
         self.rank = [tuple(position[name] for name in reversed(group.ops)) for group in groups]
         self.rows: list[tuple[dict[int, float], float]] = []

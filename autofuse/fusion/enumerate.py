@@ -133,12 +133,15 @@ class _Growth:
         return found
 
     def _neighbours(self) -> list[int]:
-        """Of each atom, the atoms that it exchanges a value with (or, horizontally, reads one together with)."""
+        """Of each atom, the atoms that it exchanges a value with, or reads a widened input together with (horizontally,
+        any value)."""
         near: list[int] = []
         for number, mask in enumerate(self.live):
             around = 0
             for i in bits(mask):
                 around |= self.masks.parents[i] | self.masks.children[i]
+                for parent in bits(self.masks.parents[i] & self.atoms.free):
+                    around |= self.masks.children[parent] if self.masks.reads[parent] else 0
                 if self.horizontal:
                     for value in self.masks.reads[i]:
                         around |= self.masks.readers[value]

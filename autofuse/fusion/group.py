@@ -106,13 +106,19 @@ def reads(graph: Graph, op: Op) -> tuple[str, ...]:
     return tuple(found)
 
 
+def is_settled(graph: Graph, ops: Iterable[str]) -> bool:
+    """Whether all that these ops make follows from frozen inputs alone: then it is computed once, from those inputs on,
+    and needs no other group."""
+    return bool(graph.settled) and all(graph.settled.issuperset(graph.by_name[name].outputs) for name in ops)
+
+
 def required(graph: Graph) -> frozenset[str]:
     """Base values that must be materialised because an output of the graph is, or looks at, them."""
     bases = {graph.base(value) for value in graph.outputs if value is not None}
     return frozenset(bases - set(graph.inputs))
 
 
-def peak_bytes(graph: Graph, steps: Sequence[tuple[Collection[str], Collection[str]]]) -> int:
+def peak_of_steps(graph: Graph, steps: Sequence[tuple[Collection[str], Collection[str]]]) -> int:
     """The most that intermediate values take at any time, where each of the steps (base values it reads, values it
     makes) frees what nothing after it reads. Inputs and outputs of the graph count nothing, nor what a library call
     returns beside what the graph has."""

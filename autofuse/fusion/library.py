@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from autofuse.fusion import sdpa
 from autofuse.fusion.cover import live_ops
-from autofuse.fusion.group import Group, peak_bytes, reads, required
+from autofuse.fusion.group import Group, peak_of_steps, reads, required
 from autofuse.fusion.subgraph import extract
 from autofuse.ir.graph import Argument, AtenCall, Composite, Graph, Map, Op, Ref, Reshape, Scalar
 
@@ -86,11 +86,11 @@ def fused_calls(graph: Graph, group: Group, ops: Sequence[Op] | None = None) -> 
     return tuple(found)
 
 
-def held_bytes(graph: Graph, group: Group, call: LibraryCall) -> int:
+def peak_bytes(graph: Graph, group: Group, call: LibraryCall) -> int:
     """The most that values between its ops take at any time, beside what it leaves for other groups."""
     whole = with_ops(graph, call.ops)
     steps = [(reads(whole, op), set(op.outputs) - set(group.outputs)) for op in call.ops if not op.is_view]
-    return peak_bytes(whole, steps)
+    return peak_of_steps(whole, steps)
 
 
 def whole_group(graph: Graph) -> Group:

@@ -9,8 +9,8 @@ moments: variance in one pass. With n_a, mean_a, M_a of the elements so far and 
 M = M_a + M_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)  (Chan, Golub, LeVeque 1979). Valid where the summand is
 (x - s/n)^2 with s the plain sum of the same x over the same axes; no cancellation, unlike E[x^2] - E[x]^2.
 
-Factors that leave a product: deferral.py. Terms that leave a sum: terms.py. Products that begin at what they are added
-to: seeding.py.
+Factors that leave a product: deferral.py; that move onto its frozen operand: folding.py. Terms that leave a sum:
+terms.py. Products that begin at what they are added to: seeding.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import replace
 from autofuse.fusion.algebra import skip_identity, strip
 from autofuse.fusion.deferral import deferred
 from autofuse.fusion.exponentials import difference, linear_in, shifted_exponentials
+from autofuse.fusion.folding import FOLDED
 from autofuse.fusion.scaling import unscaled
 from autofuse.fusion.seeding import seeded
 from autofuse.fusion.terms import apart
@@ -31,6 +32,8 @@ from autofuse.ir.program import ContractNode, MapNode, Node, Program, ReduceNode
 def variants(program: Program) -> dict[tuple[str, ...], Program]:
     """The program as it is, and with each rewrite that applies, keyed by the rewrites' names."""
     found: dict[tuple[str, ...], Program] = {(): program}
+    if program.folded is not None:
+        found[FOLDED,] = program.folded
     for name, rewrite in _in_order().items():
         for names, earlier in list(found.items()):
             changed = rewrite(earlier)

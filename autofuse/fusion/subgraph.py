@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from autofuse.ir.graph import Graph, Map, Op, Take
 
@@ -10,7 +10,8 @@ from autofuse.ir.graph import Graph, Map, Op, Take
 def extract(graph: Graph, ops: Sequence[str], outputs: Sequence[str]) -> Graph:
     """The graph that computes `outputs` with the ops named and the views that they read through, in graph order.
 
-    Its inputs are materialised values, in order of first use. It knows no composites.
+    Its inputs are materialised values, in order of first use; those that follow from frozen inputs alone are frozen. It
+    knows no composites.
     """
     wanted = set(ops)
     kept: dict[str, Op] = {}
@@ -31,7 +32,20 @@ def extract(graph: Graph, ops: Sequence[str], outputs: Sequence[str]) -> Graph:
         visit(value)
     inner = tuple(op for op in graph.ops if op.name in kept)
     names = [*inputs, *(value for op in inner for value in op.outputs)]
-    return Graph(tuple(inputs), inner, tuple(outputs), {name: graph.types[name] for name in names})
+    types = {name: graph.types[name] for name in names}
+    return Graph(tuple(inputs), inner, tuple(outputs), types, frozen=graph.settled & inputs.keys())
+
+
+def producing(graph: Graph, values: Iterable[str]) -> tuple[Op, ...]:
+    """The ops that make these values of the graph's inputs, views included, in graph order."""
+    wanted: set[str] = set()
+    pending = list(values)
+    while pending:
+        op = graph.producer.get(pending.pop())
+        if op is not None and op.name not in wanted:
+            wanted.add(op.name)
+            pending += op.inputs
+    return tuple(op for op in graph.ops if op.name in wanted)
 
 
 def index_ranges(graph: Graph) -> dict[str, tuple[int, int]]:

@@ -16,8 +16,8 @@ from autofuse.ir.serial import expr_to_data, scalar_to_data
 
 
 def graph_key(graph: Graph) -> str:
-    """sha256 of the graph with values named by position: types with strides, forms and calls count, and what eager
-    would have called, for a plan may run that."""
+    """sha256 of the graph with values named by position: types with strides, forms and calls count, what eager would
+    have called, for a plan may run that, and which inputs are frozen, for a plan may rely on that."""
     names = {name: f"v{i}" for i, name in enumerate(_values(graph))}
     ops = [[_call(op.call, names), _form(op.form, names), [names[v] for v in op.outputs]] for op in graph.ops]
     position = {op.name: i for i, op in enumerate(graph.ops)}
@@ -31,7 +31,8 @@ def graph_key(graph: Graph) -> str:
         [None if v is None else names[v] for v in graph.outputs],
         [[names[v], *_type(graph.types[v])] for v in _values(graph) if v in graph.types],
     ]
-    return _digest([*found, calls] if calls else found)
+    frozen = [i for i, name in enumerate(graph.inputs) if name in graph.frozen]
+    return _digest([*found, *([calls] if calls else []), *([{"frozen": frozen}] if frozen else [])])
 
 
 def program_key(program: Program) -> str:
@@ -41,7 +42,8 @@ def program_key(program: Program) -> str:
     stores = [["Store", *_fields(store, namer)] for store in program.stores]
     axes = sorted([namer.axis(axis.name), axis.size] for axis in program.axes)
     values = [[short, *_type(program.types[name])] for name, short in namer.values.items()]
-    return _digest([nodes, stores, axes, values])
+    folded = [] if program.folded is None else [program_key(program.folded)]
+    return _digest([nodes, stores, axes, values, *folded])
 
 
 class _Namer:

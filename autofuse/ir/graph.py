@@ -268,13 +268,14 @@ def refs(argument: Argument) -> Iterator[str]:
 @dataclass(frozen=True)
 class Graph:
     """Functional and topologically sorted. `outputs` may name inputs, repeat values, or be None. `composites` share no
-    op."""
+    op. `frozen`: inputs whose numbers the user says never change (weights, in inference)."""
 
     inputs: tuple[str, ...]
     ops: tuple[Op, ...]
     outputs: tuple[str | None, ...]
     types: dict[str, TensorType] = field(hash=False)
     composites: tuple[Composite, ...] = ()
+    frozen: frozenset[str] = frozenset()
 
     @cached_property
     def by_name(self) -> dict[str, Op]:
@@ -292,6 +293,19 @@ class Graph:
             for value in op.inputs:
                 found.setdefault(value, []).append(op)
         return {value: tuple(ops) for value, ops in found.items()}
+
+    @cached_property
+    def settled(self) -> frozenset[str]:
+        """Values that follow from frozen inputs alone, these among them: what is computed of them once holds for every
+        call. Not what an op without a form makes, which may be random, nor what the caller gets and may change."""
+        if not self.frozen:
+            return frozenset()
+        returned = {self.base(value) for value in self.outputs if value is not None}
+        found = set(self.frozen)
+        for op in self.ops:
+            if op.form is not None and found.issuperset(op.inputs) and not returned.intersection(op.outputs):
+                found.update(op.outputs)
+        return frozenset(found)
 
     def base(self, value: str) -> str:
         """The materialised value behind `value`: itself, or what its chain of views looks at."""

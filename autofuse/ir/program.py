@@ -99,6 +99,8 @@ class Program:
     """Of every value loaded or stored."""
     origins: dict[int, str] = field(hash=False, compare=False, default_factory=dict[int, str])
     """Node id -> the op names that it came from, for comments in generated source."""
+    folded: Program | None = None
+    """The same results with factors moved onto frozen weights (fusion.folding), where there are any."""
 
     @cached_property
     def sizes(self) -> dict[str, int]:

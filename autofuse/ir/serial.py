@@ -10,7 +10,7 @@ from autofuse.errors import PlanError
 from autofuse.ir import graph as ir
 from autofuse.ir.graph import ITEMSIZE, AtenCall, Composite, Expr, Form, Graph, Op, Ref, Symbol, TensorType
 
-VERSION = 2
+VERSION = 3
 _FORMS: dict[str, type] = {
     kind.__name__: kind
     for kind in (ir.Map, ir.Reduce, ir.Contract, ir.Reshape, ir.Strided, ir.Take, ir.Concat, ir.Pad, ir.Iota)
@@ -35,6 +35,7 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
         "ops": [op_to_data(op) for op in graph.ops],
         "types": {name: [list(t.shape), t.dtype, list(t.strides)] for name, t in graph.types.items()},
         "composites": [{"op": op_to_data(c.op), "ops": list(c.ops)} for c in graph.composites],
+        "frozen": sorted(graph.frozen),
     }
 
 
@@ -110,14 +111,15 @@ def graph_from_json(text: str) -> Graph:
 
 
 def graph_from_data(data: Any) -> Graph:
-    _fields(data, {"version", "inputs", "outputs", "ops", "types", "composites"}, "graph")
+    _fields(data, {"version", "inputs", "outputs", "ops", "types", "composites", "frozen"}, "graph")
     _require(data["version"] == VERSION, f"graph version {data['version']!r}; this autofuse reads {VERSION}")
     _require(isinstance(data["types"], dict), "types must be an object")
     types = {name: _type(name, item) for name, item in data["types"].items()}
     outputs = tuple(None if o is None else _string(o, "outputs") for o in _list(data["outputs"], "outputs"))
     composites = tuple(_composite(c) for c in _list(data["composites"], "composites"))
     ops = tuple(op_from_data(o) for o in _list(data["ops"], "ops"))
-    graph = Graph(_strings(data["inputs"], "inputs"), ops, outputs, types, composites)
+    frozen = frozenset(_strings(data["frozen"], "frozen"))
+    graph = Graph(_strings(data["inputs"], "inputs"), ops, outputs, types, composites, frozen)
     _check(graph)
     return graph
 
@@ -125,6 +127,7 @@ def graph_from_data(data: Any) -> Graph:
 def _check(graph: Graph) -> None:
     known = set(graph.inputs)
     _require(len(known) == len(graph.inputs), "inputs repeat a name")
+    _require(graph.frozen <= known, "what is frozen is not an input")
     _require(len(graph.by_name) == len(graph.ops), "ops repeat a name")
     for op in graph.ops:
         for name in (*op.inputs, *(ir.operands(op.form) if op.form is not None else ())):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autofuse.fusion.subgraph import producing
 from autofuse.ir.graph import Graph, Op, TensorType
 from autofuse.measure import inputs as buffers
 from autofuse.measure.records import AtenStep, Candidate, InductorStep, Step, TritonStep
@@ -18,7 +19,7 @@ _Action = Callable[[Env, Allocate], None]
 
 
 class Runner:
-    """A candidate made ready for one device; calling it computes the graph's outputs.
+    """A candidate made ready for one device; calling it on what `ahead` gives computes the graph's outputs.
 
     Raises what compiling or launching raises: the caller turns that into a status.
     """
@@ -28,6 +29,14 @@ class Runner:
         self.device = device
         self._actions = [_action(self.graph, step, device) for step in candidate.steps]
         self._dead = _last_uses(candidate)
+        self._settled = candidate.ahead
+
+    def ahead(self, given: Env) -> Env:
+        """The inputs, and what is computed of the frozen ones before any call."""
+        env = dict(given)
+        run_aten(producing(self.graph, self._settled), env, device=self.device)
+        made = {value: restride(env[value], self.graph.types[value].strides) for value in self._settled}
+        return {**given, **made}
 
     def __call__(self, given: Env, allocate: Allocate | None = None) -> Env:
         """Outputs by value name. Intermediates are let go after their last use, as an eager run would."""

@@ -41,11 +41,13 @@ Step = TritonStep | AtenStep | InductorStep
 @dataclass(frozen=True)
 class Candidate:
     """Steps that together produce every output of `graph` from its inputs: one group's kernel, a library call, or a
-    whole plan. `key` is the caller's name for it."""
+    whole plan. `key` is the caller's name for it. `ahead`: values that follow from the graph's frozen inputs alone and
+    are computed, by their ops' ATen calls, before the steps and off the clock."""
 
     key: str
     graph: Graph = field(hash=False)
     steps: tuple[Step, ...]
+    ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

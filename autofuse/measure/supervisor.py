@@ -259,6 +259,7 @@ def _job(candidate: Candidate, inputs: Inputs) -> dict[str, Any]:
         "key": candidate.key,
         "graph": graph_to_json(candidate.graph),
         "steps": steps_to_json(candidate.steps),
+        "ahead": list(candidate.ahead),
         "inputs": inputs_to_json(inputs),
     }
 

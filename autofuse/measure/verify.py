@@ -82,7 +82,7 @@ def _check_draw(key: str, runner: Runner, known: Reference, poison: int) -> Veri
         guarded[value] = buffers.Guarded.make(kind, runner.device, poison)
         return guarded[value].tensor
 
-    outputs = runner(known.working, allocate)
+    outputs = runner(runner.ahead(known.working), allocate)
     synchronize(runner.device)
     for value, buffer in guarded.items():
         if not buffer.intact(graph.types[value]):

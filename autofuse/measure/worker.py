@@ -64,7 +64,8 @@ class Session:
         given = self._inputs(message, candidate.graph)
         try:
             runner = Runner(candidate, self.device)
-            self._runs[message["index"]] = self._stopwatch().prepare(lambda: runner(given))
+            settled = runner.ahead(given)
+            self._runs[message["index"]] = self._stopwatch().prepare(lambda: runner(settled))
         except Exception as error:  # noqa: BLE001  as above
             return {"status": "runtime_error", "detail": describe(error), "broken": self._broken()}
         return {"status": "ok", "detail": "", "broken": False}
@@ -122,7 +123,8 @@ class Session:
             self._graphs[text] = graph_from_json(text)
             while len(self._graphs) > _KEPT_GRAPHS:
                 self._graphs.popitem(last=False)
-        return Candidate(message["key"], self._graphs[text], steps_from_json(message["steps"]))
+        steps, ahead = steps_from_json(message["steps"]), tuple(message["ahead"])
+        return Candidate(message["key"], self._graphs[text], steps, ahead)
 
     def _known(self, message: Message, graph: Graph) -> Any:
         """References of every draw."""

@@ -19,7 +19,8 @@ from autofuse.plans import strict
 from autofuse.schedule.schedule import Schedule
 
 FORMAT = 1
-IMPLEMENTATIONS = ("triton", "aten", "inductor")
+IMPLEMENTATIONS = ("triton", "aten", "inductor", "once")
+"""once: values that follow from frozen inputs alone, computed by ATen calls once for each set of such tensors."""
 TIMINGS = ("predicted", "recorded", "measured")
 """How the times of a plan came about, weakest first."""
 
@@ -31,8 +32,9 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d
 class PlannedGroup:
     """ops: names, in graph order (views need no naming). outputs: values that the group materialises. schedule: of a
     triton group, else None. rewrites: of a triton group's program; of any other group at most one name, of the library
-    call (fusion.library) that it makes or that Inductor compiles. evidence: n_regs, n_spills, smem_bytes, occupancy,
-    dram_bytes, saved_bytes, predicted_us, measured_us, alternatives refused."""
+    call (fusion.library) that it makes or that Inductor compiles; none of a once group. evidence: n_regs, n_spills,
+    smem_bytes, occupancy, dram_bytes, saved_bytes, held_bytes (memory that what is computed once takes), predicted_us,
+    measured_us, alternatives refused."""
 
     ops: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -46,6 +48,8 @@ class PlannedGroup:
             raise PlanError(f"implementation {self.implementation!r} is not one of {', '.join(IMPLEMENTATIONS)}")
         if (self.implementation == "triton") != (self.schedule is not None):
             raise PlanError(f"group of {', '.join(self.ops)[:80]}: a schedule belongs to triton groups, and only there")
+        if self.implementation == "once" and self.rewrites:
+            raise PlanError(f"group of {', '.join(self.ops)[:80]}: once is by the ops' own calls and names no other")
         if self.implementation != "triton" and len(self.rewrites) > 1:
             raise PlanError(f"group of {', '.join(self.ops)[:80]}: {self.implementation} names one library call")
 
@@ -316,7 +320,7 @@ def _format(data: object, where: str) -> int:
 _KNOWN: Mapping[str, Callable[[object, str], Any]] = {
     **dict.fromkeys(
         ("eager_us", "inductor_us", "searched_us", "predicted_us", "measured_us", "recorded_us", "saved_bytes",
-         "dram_bytes", "smem_bytes", "n_regs", "n_spills", "occupancy"), strict.number),
+         "held_bytes", "dram_bytes", "smem_bytes", "n_regs", "n_spills", "occupancy"), strict.number),
     "recording": _line,
     "library": _line,
     "whole": _line,

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from autofuse.ir.graph import Graph, Op
 
-VERDICTS = ("fused", "materialised", "recomputed")
+VERDICTS = ("fused", "materialised", "recomputed", "once")
+"""once: materialised before the first call, for it follows from frozen inputs alone."""
 NOISE = 0.01
 """Two times closer than this are called equal."""
 
@@ -44,7 +45,8 @@ class LedgerEntry:
     """One intermediate value.
 
     saved_bytes: what fusing avoids (or would avoid): 2*N*s, once written and once read, more with more readers.
-    timing: of both sides' time_us; "predicted" where they have none. obstacle: why it cannot be fused, "" where it can.
+    timing: of both sides' time_us; "predicted" where they have none. obstacle: why it cannot or need not be fused, ""
+    where the times decide.
     chosen_by: "time", or what else decided (an output that must exist, a library call that is faster, ...).
     """
 

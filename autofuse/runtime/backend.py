@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from autofuse.capture.frozen import Frozen, checked, declared
 from autofuse.errors import AutofuseError, PlanError, UnknownTarget, UsageError
 from autofuse.plans.environment import current_environment
 from autofuse.plans.lookup import Lookup, Miss
@@ -34,12 +35,14 @@ EXECUTORS = ("cuda", "interpreter")
 class Options:
     """What `torch.compile(options=...)` may say. target: a name (h200), cuda:N, or None for the live GPU. store: folder
     of the plan store. on_miss: inductor, eager or error; None is inductor on a GPU, else eager. executor: cuda, or
-    interpreter to run kernels in Triton's interpreter on CPU tensors; None is cuda."""
+    interpreter to run kernels in Triton's interpreter on CPU tensors; None is cuda. frozen: weights that never change,
+    as `capture.frozen.Frozen` has it."""
 
     target: str | None = None
     store: str | None = None
     on_miss: str | None = None
     executor: str | None = None
+    frozen: Frozen = ()
 
     @staticmethod
     def read(mode: str | None, options: Mapping[str, Any] | None) -> Options:
@@ -48,12 +51,14 @@ class Options:
             raise UsageError(f"mode={mode!r}: the autofuse backend knows only the default mode")
         known = {f.name for f in fields(Options)}
         given = dict(options or {})
+        frozen = checked(given.pop("frozen", ()))
         for name, value in given.items():
             if name not in known:
                 raise UsageError(f"option {name!r}: the autofuse backend knows {', '.join(sorted(known))}")
             if value is not None and not isinstance(value, str | Path):
                 raise UsageError(f"option {name}={value!r}: expected text")
-        found = Options(**{name: None if value is None else str(value) for name, value in given.items()})
+        texts = {name: None if value is None else str(value) for name, value in given.items()}
+        found = Options(**texts, frozen=frozen)
         for name, allowed in (("on_miss", ON_MISS), ("executor", EXECUTORS)):
             value = getattr(found, name)
             if value is not None and value not in allowed:
@@ -78,19 +83,25 @@ def compile(  # noqa: A001  (the public name is torch's)
     store: str | Path | None = None,
     on_miss: str | None = None,
     executor: str | None = None,
+    frozen: bool | Sequence[str] | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = False,
 ) -> Any:
     """`torch.compile` with autofuse's plans: same caching, same guards; use as a function or as a decorator.
 
-    Shapes are static unless `dynamic` says otherwise, for a plan is for one shape. Raises UsageError.
+    Shapes are static unless `dynamic` says otherwise, for a plan is for one shape. frozen: weights that never change:
+    True for every parameter, or names of arguments (`weight`) and parameters (`norm.weight`); None is what a workload
+    declares, else nothing. What a plan computes of them alone is computed at the first call, and again after one is
+    replaced or changed in place, as torch counts such changes (`.data` and tensors made in inference mode hide them).
+    Raises UsageError.
     """
     import torch
 
-    given = {"target": target, "store": None if store is None else str(store), "on_miss": on_miss, "executor": executor}
+    given = {"target": target, "store": None if store is None else str(store), "on_miss": on_miss, "executor": executor,
+             "frozen": (declared(fn) if fn is not None else ()) if frozen is None else checked(frozen)}  # fmt: skip
     Options.read(None, given)
     # Dynamo tells caches apart by the options, so an unset one is left out.
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value not in (None, (), False)}
     compiler: Any = torch.compile  # its overloads part functions from decorators; here fn may be either
     return compiler(fn, backend=autofuse, options=options, fullgraph=fullgraph, dynamic=dynamic)
 
@@ -158,7 +169,7 @@ def _planned(
     mine = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
     mine.meta = dict(gm.meta)
     try:
-        return aot_backend(compile_graph)(mine, list(example_inputs))
+        return aot_backend(compile_graph, chosen.frozen)(mine, list(example_inputs))
     except Exception as error:  # anything at all: a model must run though autofuse has a bug, and the log says so
         if missed:
             raise missed[0] from missed[0].__cause__

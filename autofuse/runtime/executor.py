@@ -14,6 +14,7 @@ from autofuse.measure.execute import restride
 from autofuse.plans.plan import Plan
 from autofuse.runtime.calls import Step, Values, ops_step
 from autofuse.runtime.layout import Work, arrange
+from autofuse.runtime.once import Once
 
 log = logging.getLogger("autofuse.runtime")
 EXECUTORS = ("cuda", "interpreter")
@@ -36,12 +37,14 @@ class Executor:
         self.plan = plan
         self.kind = kind
         self.device = device or ("cuda" if kind == "cuda" else "cpu")
-        works = arrange(graph, plan, _multiprocessors(kind))
-        make = _Steps(graph, kind, self.device)
-        self._steps: tuple[Step, ...] = tuple(make.step(work) for work in works)
+        found = arrange(graph, plan, _multiprocessors(kind))
+        make = _Steps(found.graph, kind, self.device)
+        self._steps: tuple[Step, ...] = tuple(make.step(work) for work in found.works)
+        once = found.once
+        self._once = None if once is None else Once(once.reads, once.writes, make.step(once), self.device)
         self._names = graph.inputs
         self._outputs = graph.outputs
-        self.works = works
+        self.works = found.works
 
     def __call__(self, *inputs: Any) -> list[Any]:
         values: Values = dict(zip(self._names, inputs, strict=True))
@@ -49,6 +52,8 @@ class Executor:
         if graded:
             torch._C._set_grad_enabled(False)
         try:
+            if self._once is not None:
+                self._once(values)
             for step in self._steps:
                 step(values)
         finally:

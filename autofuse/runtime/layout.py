@@ -12,11 +12,15 @@ from autofuse.codegen.kernel import Kernel
 from autofuse.codegen.triton import emit
 from autofuse.errors import InvalidSchedule, PlanError
 from autofuse.fusion import rewrites
-from autofuse.fusion.build import NotFusible, build
+from autofuse.fusion.build import NotFusible
+from autofuse.fusion.folding import FOLDED, fold, program_of
 from autofuse.fusion.group import Group, kernel_name
 from autofuse.fusion.library import library_call
+from autofuse.fusion.subgraph import extract, producing
 from autofuse.ir.graph import Graph, Op
 from autofuse.plans.plan import Plan, PlannedGroup
+
+ONCE = "once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,21 @@ class Work:
     dead: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """works: the steps of a call. once: the step that makes what they read of frozen inputs alone; None where that is
+    nothing. graph: the plan's, with the ops of `once`."""
+
+    graph: Graph
+    works: tuple[Work, ...]
+    once: Work | None = None
+
+
 def group_kernel(graph: Graph, group: PlannedGroup, name: str, multiprocessors: int) -> Kernel:
     """The kernel of a triton group. Raises PlanError when the group, its rewrites or its schedule do not fit."""
     assert group.schedule is not None
     try:
-        program = build(graph, frozenset(group.ops), group.outputs)
+        program = program_of(graph, group.ops, group.outputs)
         if group.rewrites:
             program = rewrites.apply(program, group.rewrites)
         return emit(program, group.schedule, name, multiprocessors)
@@ -48,16 +62,44 @@ def group_kernel(graph: Graph, group: PlannedGroup, name: str, multiprocessors: 
         raise PlanError(f"group {_label(group)}: {error}") from None
 
 
-def arrange(graph: Graph, plan: Plan, multiprocessors: int) -> tuple[Work, ...]:
+def arrange(graph: Graph, plan: Plan, multiprocessors: int) -> Arrangement:
     """The steps that compute all outputs of the graph. Raises PlanError when the plan does not fit."""
-    groups = [_group_work(graph, group, multiprocessors) for group in plan.bind(graph).groups]
-    line = _Line(graph, groups)
+    groups = plan.bind(graph).groups
+    whole, settled = _settled(graph, groups)
+    line = _Line(graph, [_group_work(graph, g, multiprocessors) for g in groups if g.implementation != ONCE], settled)
     for i in line.order():
         line.add_group(i)
     for output in graph.outputs:
         if output is not None:
             line.ensure(output, "an output of the graph")
-    return _with_deaths(line.works, frozenset(o for o in graph.outputs if o is not None))
+    works = _with_deaths(line.works, frozenset(o for o in graph.outputs if o is not None))
+    read = {value for work in works for value in work.reads}
+    return Arrangement(whole, works, _once(whole, tuple(value for value in settled if value in read)))
+
+
+def _settled(graph: Graph, groups: Sequence[PlannedGroup]) -> tuple[Graph, tuple[str, ...]]:
+    """(the graph with what folded programs need done ahead, the values that are computed once)."""
+    whole, found = graph, dict[str, None]()
+    for group in groups:
+        if group.implementation == ONCE:
+            stray = next((value for value in group.outputs if value not in graph.settled), None)
+            if stray is not None:
+                raise PlanError(f"group {_label(group)}: {stray!r} does not follow from frozen inputs alone")
+            found |= dict.fromkeys(group.outputs)
+        elif FOLDED in group.rewrites:
+            folding = fold(extract(graph, group.ops, group.outputs))
+            whole = folding.onto(whole)
+            found |= dict.fromkeys(folding.values)
+    return whole, tuple(found)
+
+
+def _once(graph: Graph, values: tuple[str, ...]) -> Work | None:
+    if not values:
+        return None
+    ops = producing(graph, values)
+    made = {value for op in ops for value in op.outputs}
+    reads = tuple(dict.fromkeys(value for op in ops for value in op.inputs if value not in made))
+    return Work("aten", ops, reads, values)
 
 
 def _label(group: PlannedGroup) -> str:
@@ -112,21 +154,23 @@ def _with_inner_views(graph: Graph, ops: tuple[Op, ...]) -> tuple[Op, ...]:
 
 @dataclass
 class _Line:
-    """The steps so far, and which values exist after them."""
+    """The steps so far, and which values exist after them. settled: those that exist before."""
 
     graph: Graph
     groups: Sequence[Work]
+    settled: Sequence[str] = ()
     works: list[Work] = field(default_factory=list)
     there: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.there.update(self.graph.inputs)
+        self.given = {*self.graph.inputs, *self.settled}
+        self.there.update(self.given)
         self.maker = {value: i for i, work in enumerate(self.groups) for value in work.writes}
 
     def origin(self, value: str, reader: str) -> int | None:
-        """The group that makes the tensor behind a value; None for a graph input, and for what no group has to make."""
+        """The group that makes the tensor behind a value; None for what no group has to make."""
         while value not in self.maker:
-            if value in self.graph.inputs:
+            if value in self.given:
                 return None
             op = self.graph.producer.get(value)
             if op is None or not op.is_view:

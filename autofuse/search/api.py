@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from autofuse.capture.frozen import declare
 from autofuse.search.driver import tune as run
 from autofuse.search.events import OnEvent, TuneRequest, TuneResult
 
@@ -22,13 +23,16 @@ def tune(
     seed: int = 0,
     store: Path | str | None = None,
     results: Path | str | None = None,
+    frozen: bool | Sequence[str] | None = None,
     on_event: OnEvent = lambda _event: None,
 ) -> TuneResult:
     """Tune fn(*args) and store its plan; `torch.compile(fn, backend="autofuse")` then finds it.
 
     args: tensors of the shapes, dtypes, strides and device that fn will be called with; their values are not used.
+    frozen: weights that never change, as `autofuse.compile` has it, which from then on takes the same for fn.
     Raises AutofuseError for a wrong argument, target, store or function; a search without a plan has status "no_plan".
     """
+    declare(fn, frozen)
     label = name or getattr(fn, "__qualname__", type(fn).__qualname__)
     request = TuneRequest(
         (label,), ({},), target, effort, budget_seconds, strategy=strategy, seed=seed,

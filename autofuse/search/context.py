@@ -33,8 +33,8 @@ class Context:
     memory_limit: int | None = None
     """Bytes that the values between kernels may take at any time."""
 
-    def fits(self, held_bytes: int) -> bool:
-        return self.memory_limit is None or held_bytes <= self.memory_limit
+    def fits(self, peak_bytes: int) -> bool:
+        return self.memory_limit is None or peak_bytes <= self.memory_limit
 
     def progress(self, kind: str, **facts: object) -> None:
         self.on_progress(kind, facts)

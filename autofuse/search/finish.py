@@ -8,17 +8,18 @@ from typing import Any
 
 from autofuse.cost.device import Target
 from autofuse.errors import NoValidPlan, PlanError
-from autofuse.fusion.cover import Cover, held_bytes
+from autofuse.fusion.cover import Cover, peak_bytes
+from autofuse.fusion.folding import FOLDED, fold
 from autofuse.fusion.group import Group, kernel_name
 from autofuse.fusion.library import LibraryCall, eager_call, library_call, whole_group, with_ops
-from autofuse.fusion.library import held_bytes as call_bytes
-from autofuse.fusion.subgraph import index_ranges
+from autofuse.fusion.library import peak_bytes as call_bytes
+from autofuse.fusion.subgraph import extract, index_ranges
 from autofuse.ir.graph import Graph
 from autofuse.measure.records import AtenStep, Candidate, InductorStep, Inputs, Step, Timed, TritonStep, Verified
 from autofuse.measure.supervisor import Worker
 from autofuse.plans.plan import PlannedGroup
 from autofuse.results.explain import NOISE
-from autofuse.runtime.layout import group_kernel
+from autofuse.runtime.layout import ONCE, group_kernel
 from autofuse.search.graph import Outcome
 from autofuse.search.group import GroupSearch, Trial
 
@@ -54,6 +55,8 @@ class Chosen:
 def planned(group: Group, search: GroupSearch, trial: Trial, evidence: Mapping[str, Any] | None = None) -> PlannedGroup:
     """What a plan says of a group that runs a trial. A library call that stands for several ops (addmm) is named, so
     that the executor makes the same one."""
+    if search.once:
+        return PlannedGroup(group.ops, group.outputs, ONCE, evidence=evidence or {})
     if trial.is_library or search.pool is None:
         name = search.libraries[trial.library][0]
         return PlannedGroup(group.ops, group.outputs, "aten", None, (name,), evidence or {})
@@ -74,17 +77,23 @@ def candidate_of_cover(
     trials: in executable order. Raises PlanError where a schedule does not fit the graph.
     """
     steps: list[Step] = []
+    ahead: dict[str, None] = {}
     whole = graph
     for group, trial in trials.items():
         search = outcome.searches[group]
-        if trial.is_library or search.pool is None:
+        if search.once:
+            ahead |= dict.fromkeys(group.outputs)
+        elif trial.is_library or search.pool is None:
             call = _call(graph, group, search.libraries[trial.library][0])
             whole = with_ops(whole, call.ops)
             steps.append(AtenStep(tuple(op.name for op in call.ops)))
         else:
             found = planned(group, search, trial)
+            if FOLDED in found.rewrites:
+                folding = fold(extract(graph, group.ops, group.outputs))
+                whole, ahead = folding.onto(whole), ahead | dict.fromkeys(folding.values)
             steps.append(TritonStep(group_kernel(graph, found, kernel_name(group.ops), target.multiprocessors)))
-    return Candidate(key, whole, tuple(steps))
+    return Candidate(key, whole, tuple(steps), tuple(ahead))
 
 
 def _call(graph: Graph, group: Group, name: str) -> LibraryCall:
@@ -151,7 +160,7 @@ def _entries(outcome: Outcome, covers: Sequence[Cover], target: Target) -> dict[
     found: dict[str, _Entry] = {}
     graph, limit = outcome.graph, float("inf") if outcome.memory_limit is None else outcome.memory_limit
     for name, cover in [*((f"cover{i}", cover) for i, cover in enumerate(covers)), (UNFUSED, outcome.unfused)]:
-        if held_bytes(graph, cover.groups) <= limit:
+        if peak_bytes(graph, cover.groups) <= limit:
             candidate = candidate_of_cover(graph, trials_of(cover, outcome), outcome, target, name)
             found[name] = _Entry(candidate, cover)
     group = whole_group(graph)

@@ -12,12 +12,13 @@ import numpy as np
 
 from autofuse.cost.library import calls_time
 from autofuse.errors import NoValidPlan
-from autofuse.fusion.build import NotFusible, build
-from autofuse.fusion.cover import Cover, held_bytes, k_best, unfused_cover
+from autofuse.fusion.build import NotFusible
+from autofuse.fusion.cover import Cover, k_best, peak_bytes, unfused_cover
 from autofuse.fusion.enumerate import Enumeration, enumerate_groups
-from autofuse.fusion.group import Group, saved_bytes
+from autofuse.fusion.folding import fold, program_of
+from autofuse.fusion.group import Group, is_settled, saved_bytes
 from autofuse.fusion.library import LibraryCall, implementations
-from autofuse.fusion.library import held_bytes as call_bytes
+from autofuse.fusion.library import peak_bytes as call_bytes
 from autofuse.fusion.subgraph import extract
 from autofuse.ir.fingerprint import graph_key, program_key
 from autofuse.ir.graph import Contract, Graph
@@ -68,7 +69,7 @@ class GraphTuner:
 
     def legal(self, group: Group) -> str | None:
         try:
-            self.programs[group] = build(self.graph, frozenset(group.ops), group.outputs)
+            self.programs[group] = program_of(self.graph, group.ops, group.outputs)
         except NotFusible as reason:
             return str(reason)
         return None
@@ -115,6 +116,8 @@ class GraphTuner:
         alone = extract(self.graph, group.ops, group.outputs)
         key = program_key(program) if program is not None else graph_key(alone)
         calls = implementations(self.graph, group)
+        if is_settled(self.graph, group.ops):
+            return self.by_key.setdefault(f"once {key}", GroupSearch.of_settled(key, alone, group, calls[0]))
         # A softmax and one written out are one program, but not one library call: then they share no search.
         shared = " ".join((key, *(call.name for call in calls)))
         found = self.by_key.get(shared)
@@ -124,6 +127,9 @@ class GraphTuner:
                 pool = score(program, target, self.context.model, self.context.effort.first_look, self.rng, defaults=0)
             libraries = tuple((call.name, self.call_us(group, call)) for call in calls)
             found = self.by_key[shared] = GroupSearch(key, alone, group, program, pool, libraries, calls)
+            if program is not None and program.folded is not None:
+                folding = fold(alone)
+                found.graph, found.ahead = folding.onto(alone), folding.values
             if self.context.recordings is not None:
                 found.recorded = self.context.recordings.of(key)
         return found
@@ -136,7 +142,7 @@ class GraphTuner:
 
     def fits(self, group: Group) -> bool:
         """Within the limit of memory, by itself?"""
-        return self.context.fits(held_bytes(self.graph, [group]))
+        return self.context.fits(peak_bytes(self.graph, [group]))
 
     # --- the loop ---
 
@@ -216,7 +222,7 @@ class GraphTuner:
     def choices(self, groups: Sequence[Group], cost: Callable[[GroupSearch], float], count: int) -> list[Cover]:
         costs = [cost(self.searches[group]) if self.fits(group) else float("inf") for group in groups]
         found = k_best(self.graph, groups, costs, count)
-        return [cover for cover in found if self.context.fits(held_bytes(self.graph, cover.groups))]
+        return [cover for cover in found if self.context.fits(peak_bytes(self.graph, cover.groups))]
 
     def final_covers(self, groups: Sequence[Group]) -> list[Cover]:
         """On a GPU those that are measured all through, where there are any."""

@@ -70,10 +70,20 @@ class GroupSearch:
     recorded: tuple[Recorded, ...] = ()
     """Candidates with a recorded time, the fastest first; recorded_at: those of them that the pool has, by position."""
     recorded_at: dict[int, Recorded] = field(default_factory=dict)
+    ahead: tuple[str, ...] = ()
+    """Values of `graph` that the folded program reads and that are computed once, ahead."""
     rounds: int = 0
     exhausted: bool = False
     minor: bool = False
     """Too small a part of the plans that it is in for its choice to matter."""
+    once: bool = False
+
+    @staticmethod
+    def of_settled(key: str, graph: Graph, group: Group, call: LibraryCall) -> GroupSearch:
+        """Of a group that follows from frozen inputs alone: computed once, it costs a call nothing."""
+        done = Trial(LIBRARY, status="timed", time_us=0.0)
+        return GroupSearch(key, graph, group, None, None, ((call.name, 0.0),), (call,), library_trials={0: done},
+                           exhausted=True, once=True)  # fmt: skip
 
     @property
     def family(self) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autofuse.fusion.cover import Cover, held_bytes, k_best
+from autofuse.fusion.cover import Cover, k_best, peak_bytes
 from autofuse.fusion.group import Group
 from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph
-from autofuse.results.explain import LedgerEntry, Side, library_only
+from autofuse.results.explain import LedgerEntry, Side, library_only, si_bytes
 from autofuse.search.graph import Outcome
 from autofuse.search.group import Trial
 
@@ -37,6 +37,10 @@ def entry(outcome: Outcome, cover: Cover, value: str) -> LedgerEntry:
     consumers = readers(graph, value)
     stored = any(value in group.outputs or writes(outcome, group, value) for group in cover.groups)
     makers = [group for group in cover.groups if op.name in group.ops]
+    if any(outcome.searches[group].once and value in group.outputs for group in cover.groups):
+        kind = graph.types[value]
+        why = f"it follows from frozen inputs alone and keeps {si_bytes(kind.nbytes)}"
+        return LedgerEntry(value, kind.dtype, kind.shape, op.name, consumers, "once", 2 * kind.nbytes, obstacle=why)
     verdict = "materialised" if stored else "fused" if len(makers) == 1 else "recomputed"
     other = alternative(outcome, value, stored=not stored)
     chosen = side(outcome, cover, value, consumers, stored=stored)
@@ -53,7 +57,7 @@ def entry(outcome: Outcome, cover: Cover, value: str) -> LedgerEntry:
     runs = [run(outcome, g, value, stored=way) for one, way in ways if one is not None for g in one.groups]
     real = "recorded" if any(trial is not None and trial.recording for trial in runs) else "measured"
     limit = outcome.memory_limit
-    too_large = other is not None and limit is not None and held_bytes(graph, other.groups) > limit
+    too_large = other is not None and limit is not None and peak_bytes(graph, other.groups) > limit
     return LedgerEntry(value, kind.dtype, kind.shape, op.name, consumers, verdict, 2 * kind.nbytes,
                        real if timed else "predicted", fused, apart, obstacle,
                        "the limit of memory" if too_large else "time")  # fmt: skip

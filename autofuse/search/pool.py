@@ -16,6 +16,7 @@ from autofuse.cost.device import Target
 from autofuse.cost.features import Features, featurize
 from autofuse.cost.model import CostModel, Predictions
 from autofuse.errors import InvalidSchedule
+from autofuse.fusion.folding import FOLDED
 from autofuse.fusion.rewrites import variants
 from autofuse.ir.program import ContractNode, Program, ReduceNode
 from autofuse.schedule.families import classify
@@ -90,10 +91,11 @@ DEFAULTS = 4
 
 def subspaces(program: Program, target: Target, space: Space | None = None) -> tuple[Subspace, ...]:
     """Every rewrite and role assignment that the search space has; a rewrite only where it changes something."""
-    family = classify(program)
-    space = space or for_family(family.name, target.arch)
+    families = {False: classify(program), True: classify(program.folded or program)}
+    space = space or for_family(families[False].name, target.arch)
     found: list[Subspace] = []
     for names, variant in variants(program).items():
+        family = families[FOLDED in names]
         for kinds in space.assignments(variant, family):
             if names and not _matters(variant, kinds):
                 continue

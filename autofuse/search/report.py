@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from autofuse.cost.device import Target
-from autofuse.fusion.cover import held_bytes, unfused_cover
+from autofuse.fusion.cover import peak_bytes, unfused_cover
 from autofuse.fusion.group import Group, kernel_name, saved_bytes
 from autofuse.fusion.library import library_call
 from autofuse.ir.graph import Graph
@@ -21,14 +21,19 @@ from autofuse.search.group import GroupSearch, Trial
 from autofuse.search.journal import identity
 from autofuse.search.ledger import ledger
 from autofuse.search.recorded import timing_of
+from autofuse.search.rounds import ahead_of
 
 
 def group_evidence(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> dict[str, Any]:
     """The numbers of one group of a plan; absent ones are left out."""
+    held = held_bytes(search, trial)
+    if search.once:
+        return {"name": kernel_name(group.ops).removeprefix("fused_"), "saved_bytes": 0, "held_bytes": held}
     compiled = trial.compiled
     found: dict[str, Any] = {
         "name": kernel_name(group.ops).removeprefix("fused_"),
         "saved_bytes": kept_bytes(graph, group, search, trial),
+        "held_bytes": held or None,
         "predicted_us": trial.predicted_us,
         "measured_us": None if trial.recording else trial.time_us,
         "recorded_us": trial.time_us if trial.recording else None,
@@ -52,6 +57,13 @@ def whole_evidence(graph: Graph, group: PlannedGroup, time_us: float) -> dict[st
         saved = library_bytes(graph, Group(group.ops, group.outputs), group.rewrites[0])
     name = kernel_name(group.ops).removeprefix("fused_")
     return {"name": name, "saved_bytes": saved, "measured_us": time_us}
+
+
+def held_bytes(search: GroupSearch, trial: Trial) -> int:
+    """Memory for as long as the frozen inputs live: of what the group computes once, or has computed for it."""
+    graph = search.graph
+    values = search.group.outputs if search.once else ahead_of(search, trial)
+    return sum(graph.types[value].nbytes for value in values)
 
 
 def kept_bytes(graph: Graph, group: Group, search: GroupSearch, trial: Trial) -> int:
@@ -100,18 +112,20 @@ def plan_of(
         groups = [replace(chosen.whole, evidence=whole_evidence(outcome.graph, chosen.whole, chosen.total_us))]
     timing = unfused = "measured"
     if chosen.timed is None:
-        timing = timing_of(chosen.trials.values())
-        unfused = timing_of(outcome.searches[group].runs() for group in outcome.unfused.groups)
+        searches = outcome.searches
+        timing = timing_of(trial for group, trial in chosen.trials.items() if not searches[group].once)
+        unfused = timing_of(searches[group].runs() for group in outcome.unfused.groups if not searches[group].once)
     evidence: dict[str, Any] = {
         "ledger": to_list(ledger(outcome, chosen.cover)),
         "unfused_timing": unfused,
         "ended": outcome.ended,
+        "held_bytes": sum(group.evidence.get("held_bytes", 0) for group in groups) or None,
         "eager_us": chosen.eager_us,
         "inductor_us": chosen.inductor_us,
         "searched_us": chosen.searched_us,
         "whole": chosen.timed.key if chosen.whole is not None and chosen.timed is not None else None,
         "failures": dict(chosen.failures) or None,
-        "held_bytes": None if chosen.whole is not None else held_bytes(outcome.graph, chosen.cover.groups),
+        "peak_bytes": None if chosen.whole is not None else peak_bytes(outcome.graph, chosen.cover.groups),
         "groups_enumerated": len(outcome.searches),
         "enumeration_truncated": outcome.enumeration.truncated,
         "refused": dict(outcome.enumeration.refused),
@@ -141,15 +155,20 @@ def counts(searches: Iterable[GroupSearch]) -> Counts:
     return Counts(**total)
 
 
+def config(group: PlannedGroup) -> dict[str, Any]:
+    """What the group runs, for a table: a schedule with its rewrites, or a library call."""
+    if group.schedule is not None:
+        return group.schedule.to_dict() | {"rewrites": list(group.rewrites)}
+    return {"call": group.rewrites[0]} if group.rewrites else {}
+
+
 def result_of(outcome: Outcome, chosen: Chosen, plan: Plan, store: str) -> TuneResult:
     groups = tuple(
         GroupResult(
             name=str(g.evidence.get("name", "")),
             ops=g.ops,
             implementation=g.implementation,
-            config=g.schedule.to_dict() | {"rewrites": list(g.rewrites)}
-            if g.schedule is not None
-            else {"call": g.rewrites[0]},
+            config=config(g),
             n_regs=g.evidence.get("n_regs"),
             n_spills=g.evidence.get("n_spills"),
             smem_bytes=g.evidence.get("smem_bytes"),

@@ -18,6 +18,7 @@ import numpy as np
 
 from autofuse.cost.model import Predictions
 from autofuse.errors import InvalidSchedule
+from autofuse.fusion.folding import FOLDED
 from autofuse.fusion.group import kernel_name
 from autofuse.fusion.library import LibraryCall, with_ops
 from autofuse.fusion.subgraph import index_ranges
@@ -312,4 +313,12 @@ def candidate_of(search: GroupSearch, trial: Trial) -> Candidate:
     if kernel is None:
         assert search.pool is not None
         raise ValueError(f"trial {trial.position} has no kernel")
-    return Candidate(f"{search.key[:12]}/{trial.position}", search.graph, (TritonStep(kernel),))
+    key = f"{search.key[:12]}/{trial.position}"
+    return Candidate(key, search.graph, (TritonStep(kernel),), ahead_of(search, trial))
+
+
+def ahead_of(search: GroupSearch, trial: Trial) -> tuple[str, ...]:
+    """Values of the search's graph that the trial has computed ahead."""
+    if trial.is_library or search.pool is None or FOLDED not in search.pool.rewrites(trial.position):
+        return ()
+    return search.ahead

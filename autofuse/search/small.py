@@ -103,7 +103,7 @@ def in_float16(graph: Graph) -> Graph:
         for name, k in graph.types.items()
     }
     composites = tuple(replace(c, op=_retyped(c.op)) for c in graph.composites)
-    return Graph(graph.inputs, tuple(_retyped(op) for op in graph.ops), graph.outputs, types, composites)
+    return replace(graph, ops=tuple(_retyped(op) for op in graph.ops), types=types, composites=composites)
 
 
 def _retyped(op: Op) -> Op:

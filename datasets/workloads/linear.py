@@ -61,6 +61,13 @@ def gated_mlp_up(device: str, tokens: int = 8192, in_features: int = 4096, hidde
     )
 
 
+def norm_linear_frozen(
+    device: str, tokens: int = 8192, hidden: int = 4096, out_features: int = 4096
+) -> tuple[Callable[..., Any], tuple[Any, ...], tuple[str, ...]]:
+    """As norm_linear, with weights that never change: the scale may go into the weight, ahead of all calls."""
+    return *norm_linear(device, tokens, hidden, out_features), ("scale", "weight")
+
+
 def norm_linear(device: str, tokens: int = 8192, hidden: int = 4096, out_features: int = 4096) -> Built:
     def fn(x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.linear(F.rms_norm(x, (x.shape[-1],), scale, 1e-6), weight)

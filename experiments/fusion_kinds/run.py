@@ -217,9 +217,12 @@ def _prologues() -> list[Row]:
     ]  # fmt: skip
     return [
         Row("norm + matmul", "RMS norm + linear", "norm_linear", wide, {BARE: 1.05}, _matmul(0, 2)),
+        # Inductor freezes parameters only, and these are arguments: its plain max-autotune stands beside.
+        Row("norm + matmul", "RMS norm + linear of frozen weights", "norm_linear_frozen", wide, {BARE: 1.05},
+            _matmul(0, 2)),
         Row("norm + matmul", "RMS norm without scale + linear", "norm_linear_plain", wide, {BARE: 1.05}, _matmul(0, 1)),
         *weights,
-    ]
+    ]  # fmt: skip
 
 
 def _shared_inputs() -> list[Row]:

@@ -22,13 +22,16 @@ from typing import Any
 import pytest
 import torch
 
+from autofuse.capture.aten import run as run_aten
 from autofuse.capture.convert import from_fx
+from autofuse.capture.frozen import declared
 from autofuse.capture.trace import aot_backend
 from autofuse.capture.workload import load
 from autofuse.codegen.kernel import Kernel
 from autofuse.codegen.triton import emit
-from autofuse.fusion.build import build
+from autofuse.fusion.folding import fold, program_of
 from autofuse.fusion.rewrites import variants
+from autofuse.fusion.subgraph import producing
 from autofuse.ir.graph import Graph
 from autofuse.measure.inputs import plain
 from autofuse.measure.launch import interpret
@@ -90,6 +93,10 @@ GOLDEN: dict[str, Golden] = {
         {"tokens": 40, "hidden": 80, "out_features": 48}, {"m": "grid(16)", "n": "grid(32)", "k": "loop(32)"},
         ("deferred",),
     ),
+    "linear.norm_linear_frozen": Golden(
+        {"tokens": 40, "hidden": 80, "out_features": 48}, {"m": "grid(16)", "n": "grid(32)", "k": "loop(32)"},
+        ("folded",),
+    ),
     "epilogues.linear_head_norm": Golden(
         {"tokens": 40, "in_features": 80, "heads": 3, "head_dim": 32},
         {"m": "grid(16)", "n": "grid(1)", "p": "whole", "k": "loop(32)"},
@@ -136,7 +143,8 @@ GOLDEN: dict[str, Golden] = {
 
 @dataclass(frozen=True)
 class Made:
-    """A golden kernel beside what it came from. tensors: the graph's inputs; exact: its outputs, by float64."""
+    """A golden kernel beside what it came from. tensors: the graph's inputs and what is computed of frozen ones ahead;
+    exact: its outputs, by float64."""
 
     kernel: Kernel
     graph: Graph
@@ -151,7 +159,10 @@ def made(name: str) -> Made:
     fn, args = load(name, dict(golden.dims), "cpu")
     fn, args = fn.half() if isinstance(fn, torch.nn.Module) else fn, tuple(map(narrow, args))
     graph, tensors = captured(fn, args)
-    program = build(graph, frozenset(op.name for op in graph.ops), tuple(v for v in graph.outputs if v is not None))
+    program = program_of(graph, [op.name for op in graph.ops], tuple(v for v in graph.outputs if v is not None))
+    folding = fold(graph)
+    env = run_aten(producing(folding.onto(graph), folding.values), dict(tensors))
+    tensors |= {value: env[value] for value in folding.values}
     kernel = emit(variants(program)[golden.rewrites], golden.schedule, name.partition(".")[2], MULTIPROCESSORS)
     with torch.no_grad():
         exact = (fn.double() if isinstance(fn, torch.nn.Module) else fn)(*map(wide, args))
@@ -174,7 +185,7 @@ def captured(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> tuple[Gr
 
     torch._dynamo.reset()  # pyright: ignore[reportPrivateUsage]
     with torch.no_grad():
-        torch.compile(fn, backend=aot_backend(compiler), fullgraph=True, dynamic=False)(*args)
+        torch.compile(fn, backend=aot_backend(compiler, declared(fn)), fullgraph=True, dynamic=False)(*args)
     (graph,) = graphs
     return graph, env
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from autofuse.fusion.coarsen import as_group, coarsen
+from autofuse.fusion.enumerate import enumerate_groups
 from autofuse.fusion.group import GraphMasks, Group
-from autofuse.ir.graph import Graph
+from autofuse.ir.graph import Arg, AtenCall, Graph, Map, Ref
 from tests.fusion.graphs import GraphBuilder, linear_gelu, rms_norm
 
 
@@ -71,3 +72,30 @@ def test_opaque_ops_are_in_no_atom():
     b = GraphBuilder()
     y = b.map("y", b.opaque("sorted", b.map("a", b.input("x", 4, 4), fn="exp")), fn="neg")
     assert atoms_of(b.graph(y)) == {("a",), ("y",)}
+
+
+def widened(*shape: int, dtype: str = "float32") -> GraphBuilder:
+    """y = wide(x) * rsqrt(sum(wide(x))), a norm's shape."""
+    b = GraphBuilder()
+    x = b.input("x", *shape, dtype="bfloat16")
+    call = AtenCall("aten._to_copy.default", (Ref(x),))
+    wide = b.op("wide", Map((x,), Arg(0), "float32"), shape, call, dtype)
+    b.map("y", wide, b.map("factor", b.sum("s", wide), fn="rsqrt"), fn="mul")
+    return b
+
+
+def test_a_widened_input_goes_with_each_reader():
+    assert atoms_of(widened(4, 8).graph("y")) == {("s",), ("factor",), ("y",)}
+    assert ("wide",) in atoms_of(widened(4, 8, dtype="bfloat16").graph("y")), "as wide as before: a choice"
+    groups = enumerate_groups(widened(4, 8).graph("y"), lambda _: None).groups
+    # Without the sum between: both read x, and no value as large as x is materialised.
+    assert {Group(("wide", "s", "factor"), ("factor",)), Group(("wide", "y"), ("y",))} <= set(groups)
+    assert Group(("wide", "s", "factor", "y"), ("y",)) in groups
+
+
+def test_two_readers_of_a_widened_input_are_neighbours():
+    b = GraphBuilder()
+    x = b.input("x", 4, 8, dtype="bfloat16")
+    wide = b.op("wide", Map((x,), Arg(0), "float32"), (4, 8), AtenCall("aten._to_copy.default", (Ref(x),)))
+    graph = b.graph(b.sum("a", wide), b.map("b", wide, fn="exp"))
+    assert Group(("wide", "a", "b"), ("a", "b")) in enumerate_groups(graph, lambda _: None).groups

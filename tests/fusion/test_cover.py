@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -179,3 +180,20 @@ def cost_of(graph: Graph, group: Group) -> float:
     read = {graph.base(v) for name in group.ops for v in graph.by_name[name].inputs} - inside
     matmuls = sum(name.endswith(("gate", "up", "down")) for name in group.ops)
     return sum(graph.types[v].nbytes for v in read | set(group.outputs)) / 4e6 * (1 + (matmuls > 1))
+
+
+def test_what_follows_from_frozen_inputs_needs_no_other_group():
+    """w -> a -> b -> y: once, b is computed from w on, so that a need not be kept."""
+    b = GraphBuilder()
+    end = b.map("b", b.map("a", b.input("w", 4, 4), fn="exp"), fn="log")
+    graph = replace(b.graph(b.map("y", b.input("x", 4, 4), end)), frozen=frozenset({"w"}))
+    groups = [Group(("a",), ("a",)), Group(("b",), ("b",)), Group(("y",), ("y",)), Group(("a", "b", "y"), ("y",))]
+    chosen = best_cover(graph, groups, [0.0, 0.0, 3.0, 4.0])
+    assert chosen is not None
+    assert (chosen.groups, chosen.cost) == ((groups[1], groups[2]), 3.0)
+    fused = best_cover(graph, groups, [0.0, 0.0, 5.0, 4.0])
+    assert fused is not None
+    assert fused.groups == (groups[3],)
+    calls = best_cover(replace(graph, frozen=frozenset()), groups, [1.0, 1.0, 3.0, 9.0])
+    assert calls is not None
+    assert calls.groups == tuple(groups[:3])

@@ -46,6 +46,14 @@ def test_key_counts_composites_but_not_their_names() -> None:
     assert graph_key(replace(sample(), composites=(Composite(renamed, whole.ops),))) == graph_key(sample())
 
 
+def test_what_is_frozen_comes_back_and_counts() -> None:
+    frozen = replace(sample(), frozen=frozenset({"x"}))
+    assert graph_from_json(graph_to_json(frozen)) == frozen
+    assert graph_key(frozen) != graph_key(sample())
+    renamed = replace(sample("input", "other"), frozen=frozenset({"input"}))
+    assert graph_key(renamed) == graph_key(frozen)
+
+
 @pytest.mark.parametrize("change", [
     lambda d: d.update(extra=1),
     lambda d: d.update(version=99),
@@ -55,6 +63,7 @@ def test_key_counts_composites_but_not_their_names() -> None:
     lambda d: d["types"].pop("m"),
     lambda d: d.update(outputs=["nowhere"]),
     lambda d: d.pop("composites"),
+    lambda d: d.update(frozen=["a"]),
     lambda d: d["composites"][0].update(ops=["nowhere"]),
     lambda d: d["composites"].append(d["composites"][0]),
     lambda d: d["composites"][0]["op"].update(name="a"),

@@ -217,3 +217,11 @@ def test_threads_share_the_interpreter():
 def test_a_worker_that_cannot_start_blames_no_candidate():
     with Worker("cuda:99", timeout_s=90) as worker, pytest.raises(AutofuseError, match="does not start"):
         worker.verify(one(add_kernel(N)))
+
+
+def test_what_is_computed_ahead_is_there_and_is_no_step(worker):
+    ahead = Candidate("ahead", chain_graph(4, 6), (AtenStep(("out",)),), ahead=("total",))
+    assert worker.verify(ahead).ok
+    assert not worker.verify(replace(ahead, ahead=())).ok
+    (timed,) = worker.time([ahead], rules=Rounds(rounds=2, screen=2, confirm=0))
+    assert timed.ok

@@ -216,3 +216,17 @@ def test_evidence_that_others_read_is_of_its_kind(facts: dict[str, Any], field: 
         plan(evidence=facts)
     with pytest.raises(PlanError, match=field):
         plan(groups=[PlannedGroup(("a", "b"), ("b",), "aten", evidence=facts)])
+
+
+def test_a_group_that_runs_once_comes_back_and_names_nothing_else() -> None:
+    once = PlannedGroup(("a",), ("a",), "once", evidence={"held_bytes": 128})
+    made = plan(groups=(once, PlannedGroup(("b",), ("b",), "aten", None, ("aten.tanh.default",))))
+    back = Plan.from_json(made.to_json())
+    assert back == made
+    assert back.groups[0] == once
+    assert back.bind(chain("other_")).groups[0].ops == ("other_a",)
+    for wrong in ({"rewrites": ("aten.tanh.default",)}, {"schedule": SCHEDULE}):
+        with pytest.raises(PlanError, match=r"once is by|belongs to triton"):
+            PlannedGroup(("a",), ("a",), "once", **wrong)
+    with pytest.raises(PlanError, match="held_bytes"):
+        plan(groups=(PlannedGroup(("a", "b"), ("b",), "once", evidence={"held_bytes": "much"}),))

@@ -259,6 +259,23 @@ def test_plans_that_do_not_fit_are_refused_at_load(groups: tuple[PlannedGroup, .
         Executor(graph, plan_of(graph, *groups), kind="interpreter")
 
 
+def test_once_is_for_what_follows_from_frozen_inputs_alone(x: torch.Tensor) -> None:
+    ops = (exp("a", "w"), view("v", "a", 4, 6), exp("b", "v"), add("c", "x", "b"))
+    types = {"x": kind(4, 6), "w": kind(24), "a": kind(24), **dict.fromkeys("vbc", kind(4, 6))}
+    graph = Graph(("x", "w"), ops, ("c",), types, frozen=frozenset("w"))
+    groups = (PlannedGroup(("a",), ("a",), "once"), PlannedGroup(("b",), ("b",), "once"), aten("c"))
+    runner = execute(graph, *groups)
+    assert [work.ops[-1].name for work in runner.works] == ["c"]
+    w = torch.randn(24)
+    for _ in range(2):
+        assert torch.equal(runner(x, w)[0], x + w.exp().view(4, 6).exp())
+        w.mul_(0.5)
+    with pytest.raises(PlanError, match="'a' does not follow from frozen inputs alone"):
+        execute(replace(graph, frozen=frozenset("x")), *groups)
+    with pytest.raises(PlanError, match="rewrites folded do not apply"):
+        execute(graph, PlannedGroup(("a", "b", "c"), ("c",), "triton", SCHEDULE, ("folded",)))
+
+
 def test_groups_that_need_each_other_are_refused() -> None:
     ops = (exp("a", "x"), exp("b", "a"), exp("c", "a"), add("d", "b", "c"), exp("e", "b"))
     graph = Graph(("x",), ops, ("d", "e"), dict.fromkeys("xabcde", kind(4, 6)))
