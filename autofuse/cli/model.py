@@ -34,12 +34,14 @@ def train(
 @app.command()
 @output.command
 def evaluate(recording: Recordings, seed: Seed = 0, json: options.Json = False) -> None:
-    """Trains and tests on held-out workloads, targets and candidates; how good a ranking is, as figures."""
+    """Trains and tests on held-out candidates, problems, workloads, families and dtypes; how good it is, as figures."""
     from autofuse.cost import evaluation
+    from autofuse.cost.recording import read_table
+    from autofuse.search.problems import annotated
 
     _check_seed(seed)
     with output.document(json) as emit:
-        figures = evaluation.evaluate(files(recording), seed)
+        figures = evaluation.evaluate(annotated(read_table(files(recording))), seed)
         if json:
             emit(output.finite([asdict(figure) for figure in figures]))
         else:

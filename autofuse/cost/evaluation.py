@@ -1,9 +1,10 @@
-"""How well the model does on data it has not seen: three ways of holding data out, baselines beside each figure."""
+"""How well the model does on data it has not seen, as figures: every metric on every split, baselines beside each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,23 +12,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autofuse.cost.geometry import Array
-from autofuse.cost.metrics import auroc, groups, kendall_tau, kept, random_regret, regret
-from autofuse.cost.model import CostModel, Predictions
-from autofuse.cost.recording import Recording, read
-from autofuse.cost.training import LEAST_ROWS, fit
+from autofuse.cost.held_out import RANKERS, SPLITS, HeldOut, hold_out
+from autofuse.cost.metrics import (
+    auroc,
+    coverage,
+    geometric,
+    kendall_tau,
+    kept,
+    random_regret,
+    random_tried,
+    recall,
+    regret,
+    tried,
+)
+from autofuse.cost.model import Predictions
+from autofuse.cost.recording import read
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPLITS = ("random", "shapes_out", "family_out")
-FOLDS = 5
-LEAST_GROUP = 8
-"""Timed candidates of one tuning problem, for ranking it to mean something."""
+LEVELS = (0.5, 0.8, 0.95)
+"""Of prediction intervals."""
+COLUMNS = (*RANKERS[:-1], "random", RANKERS[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of the table. model: who predicted: model, backbone or random. better: higher or lower."""
+    """One number of the table. model: who predicted, one of COLUMNS. better: higher or lower. n: candidates, or tuning
+    problems where candidates are ranked."""
 
     split: str
     metric: str
@@ -41,135 +53,127 @@ class Figure:
 def evaluate(source: Sequence[Path] | pa.Table, seed: int = 0) -> tuple[Figure, ...]:
     """Every metric on every split; splits that the data cannot make (one family only) are left out."""
     recording = read(source)
-    recording = recording.take(recording.compiled)
-    return tuple(figure for split in SPLITS for figure in _split_figures(recording, split, seed))
+    held = (hold_out(recording, split, seed) for split in SPLITS)
+    return tuple(figure for found in held if found is not None for figure in figures(found))
 
 
-def _split_figures(recording: Recording, split: str, seed: int) -> Iterator[Figure]:
-    folds = fold_of(recording, split, seed)
-    if folds is None:
-        return
-    empty = _blank(len(recording))
-    learned, plain = empty, _blank(len(recording))
-    for number in np.unique(folds):
-        inside, held = np.flatnonzero(folds != number), np.flatnonzero(folds == number)
-        if len(inside) < LEAST_ROWS:
-            continue
-        _fill(learned, recording, held, fit(recording.take(inside), seed))
-        _fill(plain, recording, held, CostModel())
-    done = np.flatnonzero(np.isfinite(learned.time_us))
-    if not len(done):
-        return
-    for name, predictions in (("model", learned), ("backbone", plain)):
-        yield from _figures(recording.take(done), _rows(predictions, done), split, name)
-    yield from _random_figures(recording.take(done), split)
+def figures(held: HeldOut) -> Iterator[Figure]:
+    """Of one split. Those of a ranker that ranks no problem, and of random and oracle without any, are left out."""
+    for model, predictions in (("model", held.before), ("backbone", held.backbone)):
+        yield from _resources(held, predictions, model)
+    yield from _times(held)
+    yield from _intervals(held)
+    for ranker in RANKERS:
+        yield from _ranking(held, ranker)
+    yield from _random(held)
 
 
-def fold_of(recording: Recording, split: str, seed: int) -> NDArray[np.int64] | None:
-    """Which fold each row is held out in. "shapes_out" keeps a tuning problem together, "family_out" a family."""
-    generator = np.random.default_rng(seed)
-    if split == "random":
-        return generator.integers(0, FOLDS, len(recording))
-    names, groups_of = np.unique(
-        recording.keys["program_key" if split == "shapes_out" else "family"], return_inverse=True
-    )
-    if len(names) < 2:
-        return None
-    count = len(names) if split == "family_out" else min(FOLDS, len(names))
-    return (generator.permutation(len(names)) % count)[groups_of]
+def _resources(held: HeldOut, found: Predictions, model: str) -> Iterator[Figure]:
+    def figure(metric: str, value: float, unit: str = "share", better: str = "higher") -> Figure:
+        return Figure(held.split, metric, model, value, unit, better, len(held.recording))
+
+    labels = held.recording.labels
+    error = np.abs(found.regs - labels["n_regs"])
+    yield figure("registers_mean_error", float(error.mean()), "registers", "lower")
+    yield figure("registers_within_16", float((error <= 16).mean()))
+    spilled = np.nan_to_num(labels["spill_bytes"]) > 0
+    yield figure("spill_auroc", auroc(found.spill_probability, spilled), "auroc")
+    yield figure("smem_exact", float((found.smem == labels["smem_bytes"]).mean()))
+    yield figure("smem_within_1k", float((np.abs(found.smem - labels["smem_bytes"]) <= 1024).mean()))
+    yield figure("occupancy_exact", float((found.occupancy == held.after.occupancy).mean()))
 
 
-_FIELDS = (
-    "regs",
-    "spill_bytes",
-    "smem",
-    "occupancy",
-    "dram_bytes",
-    "time_us",
-    "binding",
-    "spill_probability",
-    "outside",
-)
+def _times(held: HeldOut) -> Iterator[Figure]:
+    timed = held.recording.timed
+    for model in ("model", "compiled", "backbone"):
+        error = np.abs(held.scores(model)[timed] / held.recording.labels["time_us"][timed] - 1)
+        if len(error):
+            yield Figure(held.split, "time_median_error", model, float(np.median(error)), "share", "lower", len(error))
 
 
-def _blank(n: int) -> Predictions:
-    return Predictions(*(np.full(n, np.nan) for _ in _FIELDS))  # type: ignore[arg-type]
+def _intervals(held: HeldOut) -> Iterator[Figure]:
+    """A time's interval is a factor either way, registers' a number of them."""
+    for quantity, unit, error, fold in errors(held):
+        for level in LEVELS if len(np.unique(fold)) > 1 else ():
+            share, half = coverage(error, fold, level)
+            name = f"{quantity}_{round(100 * level)}_percent_interval"
+            width = float(np.expm1(half)) if quantity == "time" else half
+            yield Figure(held.split, f"{name}_holds", "model", share, "share", "higher", len(error))
+            yield Figure(held.split, f"{name}_half_width", "model", width, unit, "lower", len(error))
 
 
-def _fill(into: Predictions, recording: Recording, rows: NDArray[np.intp], model: CostModel) -> None:
-    for name, target in recording.targets().items():
-        here = rows[recording.keys["target"][rows] == name]
-        if len(here):
-            found = model.predict(recording.features.take(here), target)
-            for field in _FIELDS:
-                getattr(into, field)[here] = getattr(found, field)
-
-
-def _rows(predictions: Predictions, rows: NDArray[np.intp]) -> Predictions:
-    return replace(predictions, **{field: getattr(predictions, field)[rows] for field in _FIELDS})
-
-
-def _figures(recording: Recording, found: Predictions, split: str, model: str) -> Iterator[Figure]:
-    def figure(metric: str, value: float, unit: str, better: str, n: int) -> Figure:
-        return Figure(split, metric, model, value, unit, better, n)
-
-    n = len(recording)
-    error = np.abs(found.regs - recording.labels["n_regs"])
-    yield figure("registers_mean_error", float(error.mean()), "registers", "lower", n)
-    yield figure("registers_within_16", float((error <= 16).mean()), "share", "higher", n)
-    spilled = np.nan_to_num(recording.labels["spill_bytes"]) > 0
-    yield figure("spill_auroc", auroc(found.spill_probability, spilled), "auroc", "higher", n)
-    yield figure("smem_exact", float((found.smem == recording.labels["smem_bytes"]).mean()), "share", "higher", n)
-    near = np.abs(found.smem - recording.labels["smem_bytes"]) <= 1024
-    yield figure("smem_within_1k", float(near.mean()), "share", "higher", n)
-    ranked = list(_problems(recording))
-    if not ranked:
-        return
-    for metric, unit, better, judge in _RANKING:
-        values = [judge(found.time_us[rows], recording.labels["time_us"][rows]) for rows in ranked]
-        yield figure(metric, float(np.mean(values)), unit, better, len(values))
-    firsts = [regret(found.time_us[rows], recording.labels["time_us"][rows], 1) for rows in ranked]
-    yield figure("regret_at_1_p95", float(np.quantile(firsts, 0.95)), "share", "lower", len(firsts))
+def errors(held: HeldOut) -> Iterator[tuple[str, str, Array, NDArray[np.int64]]]:
+    """What intervals are made of: quantity, unit of a half-width, errors before compiling (of a time its logarithm's),
+    folds."""
+    timed, labels = held.recording.timed, held.recording.labels
+    yield "time", "share", np.log(held.before.time_us[timed] / labels["time_us"][timed]), held.fold[timed]
+    yield "registers", "registers", held.before.regs - labels["n_regs"], held.fold
 
 
 _Judge = Callable[[Array, Array], float]
-_RANKING: tuple[tuple[str, str, str, _Judge], ...] = (
-    ("regret_at_1", "share", "lower", lambda score, time: regret(score, time, 1)),
-    ("regret_at_8", "share", "lower", lambda score, time: regret(score, time, 8)),
-    ("regret_at_16", "share", "lower", lambda score, time: regret(score, time, 16)),
-    ("kept_at_5_percent", "share of best speed", "higher", lambda score, time: kept(score, time, 0.05)),
-    ("kendall_tau", "tau", "higher", kendall_tau),
+_Mean = Callable[[Sequence[float]], float]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _p95(values: Sequence[float]) -> float:
+    return float(np.quantile(values, 0.95))
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
+_RANKING: tuple[tuple[str, str, str, _Judge, _Mean], ...] = (
+    ("regret_at_1", "share", "lower", partial(regret, k=1), geometric),
+    ("regret_at_1_p95", "share", "lower", partial(regret, k=1), _p95),
+    ("regret_at_8", "share", "lower", partial(regret, k=8), geometric),
+    ("regret_at_16", "share", "lower", partial(regret, k=16), geometric),
+    ("kept_at_5_percent", "share of best speed", "higher", partial(kept, share=0.05), _mean),
+    ("recall_at_25_percent", "share", "higher", partial(recall, share=0.25), _mean),
+    ("tried_to_5_percent", "candidates", "lower", tried, _median),
+    ("kendall_tau", "tau", "higher", kendall_tau, _mean),
 )
+"""Metric, unit, better, of one problem, of all."""
 
 
-def _problems(recording: Recording) -> Iterator[NDArray[np.intp]]:
-    timed = np.flatnonzero(recording.timed)
-    keys = np.char.add(np.char.add(recording.keys["target"][timed], "/"), recording.keys["program_key"][timed])
-    for rows in groups(keys, LEAST_GROUP):
-        yield timed[rows]
+def _ranking(held: HeldOut, ranker: str) -> Iterator[Figure]:
+    problems = held.problems(ranker)
+    for metric, unit, better, judge, joined in _RANKING if problems else ():
+        values = [judge(score, time) for score, time in problems]
+        yield Figure(held.split, metric, ranker, joined(values), unit, better, len(values))
 
 
-def _random_figures(recording: Recording, split: str) -> Iterator[Figure]:
+_EXPECTED: dict[str, Callable[[Array], float]] = {
+    "regret_at_1": partial(random_regret, k=1),
+    "regret_at_8": partial(random_regret, k=8),
+    "regret_at_16": partial(random_regret, k=16),
+    "kept_at_5_percent": lambda time: 1 / (1 + random_regret(time, max(1, int(np.ceil(0.05 * len(time)))))),
+    "recall_at_25_percent": lambda time: max(1, int(np.ceil(0.25 * len(time)))) / len(time),
+    "tried_to_5_percent": random_tried,
+    "kendall_tau": lambda _time: 0.0,
+}
+
+
+def _random(held: HeldOut) -> Iterator[Figure]:
     """What choosing without looking would give, in expectation."""
-    times = [recording.labels["time_us"][rows] for rows in _problems(recording)]
-    if not times:
-        return
-    for k in (1, 8, 16):
-        value = float(np.mean([random_regret(time, k) for time in times]))
-        yield Figure(split, f"regret_at_{k}", "random", value, "share", "lower", len(times))
-    value = float(np.mean([1 / (1 + random_regret(time, max(1, int(np.ceil(0.05 * len(time)))))) for time in times]))
-    yield Figure(split, "kept_at_5_percent", "random", value, "share of best speed", "higher", len(times))
-    yield Figure(split, "kendall_tau", "random", 0.0, "tau", "higher", len(times))
+    times = [time for _, time in held.problems("oracle")]
+    for metric, unit, better, _, joined in _RANKING if times else ():
+        if metric in _EXPECTED:
+            value = joined([_EXPECTED[metric](time) for time in times])
+            yield Figure(held.split, metric, "random", value, unit, better, len(times))
 
 
-def table(figures: Sequence[Figure]) -> str:
+def table(found: Sequence[Figure]) -> str:
     """Markdown: a line a metric and split, a column a predictor."""
     cells: dict[tuple[str, str], dict[str, Figure]] = {}
-    for figure in figures:
+    for figure in found:
         cells.setdefault((figure.split, figure.metric), {})[figure.model] = figure
-    lines = ["| split | metric | model | backbone | random | better | n |", "|---|---|---|---|---|---|---|"]
+    lines = [f"| split | metric | {' | '.join(COLUMNS)} | better | n |", f"|---|---|{'---:|' * len(COLUMNS)}---|---:|"]
     for (split, metric), row in cells.items():
-        any_figure = next(iter(row.values()))
-        values = [f"{row[name].value:.4g}" if name in row else "-" for name in ("model", "backbone", "random")]
-        lines.append(f"| {split} | {metric} | {' | '.join(values)} | {any_figure.better} | {any_figure.n} |")
+        first = next(iter(row.values()))
+        values = [f"{row[name].value:.4g}" if name in row else "-" for name in COLUMNS]
+        lines.append(f"| {split} | {metric} | {' | '.join(values)} | {first.better} | {first.n} |")
     return "\n".join(lines)

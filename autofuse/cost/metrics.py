@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,45 @@ def random_regret(time: Array, k: int) -> float:
         expected += lead * ordered[i]
         left -= lead
     return float(expected / ordered[0] - 1)
+
+
+def geometric(regrets: Sequence[float]) -> float:
+    """The regret whose slowdown is the geometric mean of theirs."""
+    return float(np.expm1(np.log1p(np.asarray(regrets)).mean()))
+
+
+def tried(score: Array, time: Array, near: float = 0.05) -> float:
+    """How many of the lowest scores hold one within `near` of the best time."""
+    close = time[np.argsort(score, kind="stable")] <= (1 + near) * time.min()
+    return float(np.argmax(close) + 1)
+
+
+def random_tried(time: Array, near: float = 0.05) -> float:
+    """Expected number drawn without looking until the first of g within `near` of the best: (n + 1) / (g + 1)."""
+    close = int((time <= (1 + near) * time.min()).sum())
+    return (len(time) + 1) / (close + 1)
+
+
+def recall(score: Array, time: Array, share: float, near: float = 0.02) -> float:
+    """Of the candidates within `near` of the best time, the part that is among the lowest `share` of the scores."""
+    first = np.argsort(score, kind="stable")[: max(1, int(np.ceil(share * len(score))))]
+    close = time <= (1 + near) * time.min()
+    return float(close[first].sum() / close.sum())
+
+
+def coverage(error: Array, fold: NDArray[np.int64], level: float) -> tuple[float, float]:
+    """Of prediction intervals that are to hold a share `level` of what is measured: the share that they do hold, and
+    their mean half-width. A fold's half-width is the conformal quantile of the absolute errors of the other folds
+    (Vovk's cross-conformal prediction): the ceil((n + 1) * level)-th smallest of n. NaN with a single fold.
+    """
+    size, half = np.abs(error), np.full(len(error), np.nan)
+    for number in np.unique(fold):
+        others = np.sort(size[fold != number])
+        if len(others):
+            half[fold == number] = others[min(int(np.ceil((len(others) + 1) * level)), len(others)) - 1]
+    if np.isnan(half).any():
+        return float("nan"), float("nan")
+    return float((size <= half).mean()), float(half.mean())
 
 
 def kept(score: Array, time: Array, share: float) -> float:

@@ -23,6 +23,10 @@ LABELS = ("n_regs", "spill_bytes", "smem_bytes", "time_us")
 """Numbers; empty or NaN where the candidate was not compiled, or not timed."""
 KEYS = ("target", "family", "program_key")
 """Texts: target's name; fusion family; what was computed, with its shapes (one tuning problem)."""
+ORIGINS = ("workload", "dtype")
+"""Texts that only judging reads, "" where a recording lacks them: the function; dtype of what is largest in it."""
+FROM_DEFAULT = "from_default"
+"""A number that only judging reads, NaN where a recording lacks it: steps away from the default configuration."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,15 @@ class Recording:
 def read(source: Sequence[Path] | pa.Table) -> Recording:
     """Raises ModelError naming the file or column that is wrong. Rows in file order; paths in sorted order."""
     import pyarrow as pa
+
+    return from_table(source if isinstance(source, pa.Table) else read_table(source))
+
+
+def read_table(source: Sequence[Path]) -> pa.Table:
+    """All columns of the files. Raises ModelError naming the file that cannot be read."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if isinstance(source, pa.Table):
-        return from_table(source)
     tables: list[pa.Table] = []
     for path in sorted(source):
         try:
@@ -74,16 +83,17 @@ def read(source: Sequence[Path] | pa.Table) -> Recording:
             raise ModelError(f"recording {path} cannot be read ({error})") from error
     if not tables:
         raise ModelError("no recording given: name at least one Parquet file of candidates")
-    return from_table(pa.concat_tables(tables, promote_options="permissive"))
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def from_table(table: pa.Table) -> Recording:
     wanted = [PREFIX + name for name in FEATURE_NAMES] + [*LABELS, *KEYS]
-    missing = [name for name in wanted if name not in table.column_names]
+    there = set(table.column_names)
+    missing = [name for name in wanted if name not in there]
     if missing:
         raise ModelError(f"recording lacks columns: {', '.join(missing)}")
     numbers = {name: _numbers(table, name) for name in wanted if name not in KEYS}
-    keys = {name: np.array([x or "" for x in table.column(name).to_pylist()], dtype=np.str_) for name in KEYS}
+    keys = {name: _texts(table, name) for name in KEYS}
     features = Features.from_recording(numbers)
     for name in FEATURE_NAMES:
         if not np.isfinite(features[name]).all():
@@ -93,7 +103,14 @@ def from_table(table: pa.Table) -> Recording:
         digest.update(name.encode() + np.ascontiguousarray(numbers[name]).tobytes())
     for name in KEYS:
         digest.update("\0".join(keys[name].tolist()).encode())
-    return Recording(features, {name: numbers[name] for name in LABELS}, keys, digest.hexdigest())
+    labels = {name: numbers[name] for name in LABELS}
+    labels[FROM_DEFAULT] = _numbers(table, FROM_DEFAULT) if FROM_DEFAULT in there else np.full(len(table), np.nan)
+    keys |= {name: _texts(table, name) if name in there else np.full(len(table), "") for name in ORIGINS}
+    return Recording(features, labels, keys, digest.hexdigest())
+
+
+def _texts(table: pa.Table, name: str) -> NDArray[np.str_]:
+    return np.array([x or "" for x in table.column(name).to_pylist()], dtype=np.str_)
 
 
 def _numbers(table: pa.Table, name: str) -> Array:

@@ -295,7 +295,7 @@ class Candidates:
         if found is None:
             if not self.every.size:
                 raise InvalidSchedule(f"no candidate of {self.size} satisfies the constraints of {self.space.name}")
-            found = int(self.every[np.argmin(self._away(self.every))])
+            found = int(self.every[np.argmin(self.away(self.every))])
         return found
 
     @cached_property
@@ -308,7 +308,8 @@ class Candidates:
             found.append(weight * (steps if digit.ordered else np.minimum(steps, 1)))
         return tuple(found)
 
-    def _away(self, indices: np.ndarray) -> np.ndarray:
+    def away(self, indices: np.ndarray) -> np.ndarray:
+        """Steps from the file's default values, weighted by WEIGHTS."""
         away = np.zeros(indices.shape, dtype=np.int64)
         for costs, stride, radix in zip(self._costs, self.strides, self.radices, strict=True):
             away += costs[indices // stride % radix]
