@@ -77,7 +77,8 @@ def smem_rule(features: Features, target: Target) -> Array:
     runs; mma.sync and plain loads copy to registers first and hold one fewer; a barrier of 8 bytes for each buffer
     that a descriptor fills; without stages, mma.sync holds one operand at a time. Without a loop of its own a
     persistent kernel pipelines the loads of its tiles. A product's tile is stored through pointers in the order of
-    addresses, for which 16 warps exchange all of it and fewer warps a part at a time.
+    addresses, for which 16 warps exchange all of it and fewer warps a part at a time. An operand that is loaded before
+    the loop (queries of attention) stays for wgmma to read, and makes room for the tile that is stored.
     """
     stages, dot = features["num_stages"], features["stage_dot_bytes"]
     looped, persistent = (features["loops"] > 0) & (stages > 1), (features["persistent"] > 0) & (stages > 1)
@@ -99,6 +100,9 @@ def smem_rule(features: Features, target: Target) -> Array:
     share = np.where((dot > 0) & (features["descriptor_store"] == 0), np.minimum(features["num_warps"] / 16, 1.0), 0.0)
     exchanged = share * features["store_tile_bytes"]
     meets = persistent & looped
-    held = np.where(meets, loop + barriers + by_descriptor, np.maximum(loop + barriers, by_descriptor))
+    once = (features["loops"] == 1) & (dot > 0) & (stages > 1) & wgmma
+    kept = np.where(once, np.maximum(features["dot_operand_bytes"] - dot, 0.0), 0.0)
+    beside = np.maximum(by_descriptor, kept)
+    held = np.where(meets, loop + barriers + beside, np.maximum(loop + barriers + kept, by_descriptor))
     held = np.where(flattened, held + exchanged, np.maximum(held, exchanged))
     return np.maximum(held, features["scratch_bytes"])
