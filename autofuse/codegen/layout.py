@@ -11,6 +11,9 @@ from autofuse.ir.program import Program
 from autofuse.schedule.families import next_pow2
 from autofuse.schedule.schedule import Schedule
 
+ENOUGH_TILES = 4
+"""Of a loop whose last tile is done apart, so that the others need no test of their bounds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Walk:
@@ -73,10 +76,12 @@ class Layout:
         return ceil_div(self.count(axis), self.roles[axis].parts) * self.blocks[axis]
 
     def masked(self, axis: str) -> bool:
-        role, size = self.roles[axis], self.program.sizes[axis]
-        if role.kind == "split":
-            return self.part(axis) * role.parts != size
-        return size % self.blocks[axis] != 0 and axis not in self.full
+        return self.program.sizes[axis] % self.blocks[axis] != 0 and axis not in self.full
+
+    def turns(self, axis: str) -> int:
+        """Tiles of a loop along the axis, at most."""
+        role = self.roles[axis]
+        return self.part(axis) // self.blocks[axis] if role.kind == "split" else self.count(axis)
 
     def block(self, axis: str) -> str:
         return f"BLOCK_{axis.upper()}"
@@ -160,14 +165,17 @@ class Layout:
         self.emit_axis(axis, line)
 
     def emit_spans(
-        self, axis: str, line: Callable[[str], None], walk: Walk, dead: Sequence[Index], cuts: Sequence[Index]
-    ) -> tuple[Span, ...]:
+        self, axis: str, line: Callable[[str], None], walk: Walk, dead: Sequence[Index], cuts: Sequence[Index],
+        ends: bool,
+    ) -> tuple[Span, ...]:  # fmt: skip
         """What a loop takes, one stretch after the other. dead: where one of these is positive, its body does nothing;
         tiles that lie there are left out. cuts: where one of these is positive, a tile is not free; such tiles come
-        before and after the free ones. A flattened kernel goes without: the compiler flattens around one loop only.
+        before and after the free ones. ends: a last tile that is not whole is worth a stretch of its own, where there
+        are enough others. A flattened kernel goes without: the compiler flattens around one loop only.
         """
         low, high = self._bounds(axis, walk, dead)
-        if not cuts or walk != Walk() or self.schedule.flatten:
+        ends = ends and self.masked(axis) and self.turns(axis) >= ENOUGH_TILES
+        if not (cuts or ends) or walk != Walk() or self.schedule.flatten:
             return (Span(low, high),)
         block = self.block(axis)
         rising = [self._edge(axis, cut, max) for cut in cuts if cut.coefficient(axis) > 0]

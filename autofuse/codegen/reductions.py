@@ -9,7 +9,7 @@ from autofuse.codegen.emission import Tile
 from autofuse.codegen.expressions import register_dtype, triton_type
 from autofuse.codegen.looptree import Accumulate, Loop
 from autofuse.errors import InvalidSchedule
-from autofuse.ir.program import ContractNode, ReduceNode
+from autofuse.ir.program import ContractNode, ReduceNode, summed_by_tile
 
 FIRST = {"argmax": "first_max", "argmin": "first_min"}
 """Combinations of (value, place), by the function that they are of."""
@@ -71,12 +71,6 @@ class Reductions(Contracts):
         wide = f"tl.broadcast_to({places}, {self.shape(tile.dims)})"
         return f"tl.reduce(({tile.text}, {wide}), {tile.dims.index(axis)}, {FIRST[found.fn]})"
 
-    def scalar_accumulator(self, node: int) -> bool:
-        """Reduce each tile at once, not at the end: where the running value is read inside the loop."""
-        found = self.program.nodes[node]
-        assert isinstance(found, ReduceNode)
-        return found.running is not None or node in self.followed or found.fn in FIRST
-
     def start(self, node: int) -> None:
         found = self.program.nodes[node]
         dims = self.dims(self.program.free[node])
@@ -87,7 +81,7 @@ class Reductions(Contracts):
             return
         assert isinstance(found, ReduceNode)
         kind = "int32" if found.fn in ("any", "all") else register_dtype(found.compute)
-        wide = dims if self.scalar_accumulator(node) else self.dims(self.program.free[found.operand])
+        wide = dims if summed_by_tile(self.program, node) else self.dims(self.program.free[found.operand])
         self.line(f"acc{node} = {self.full(wide, neutral(found.fn, kind), kind)}")
         if found.fn in FIRST:
             self.line(f"at{node} = {self.full(wide, '0', 'int32')}")
@@ -105,7 +99,8 @@ class Reductions(Contracts):
             return
         assert isinstance(found, ReduceNode)
         tile = self.masked_operand(found)
-        if not self.scalar_accumulator(node):
+        if not summed_by_tile(self.program, node):
+            self.rescale(node, found)
             self.line(f"acc{node} = {combine(found.fn, f'acc{node}', tile.text, tile.dtype, node in self.maxima)}")
         elif found.fn in FIRST:
             self.accumulate_arg(node, found, tile)

@@ -101,7 +101,9 @@ class _Emitter(Joining):
             self.tiles, self.raw, self.visits = dict(known), dict(raw), visits.copy()
         self.held = {}
         dead, cuts = (loop.dead, loop.free.cuts if loop.free else ()) if walk == Walk() else ((), ())
-        for span in self.layout.emit_spans(loop.axis, self.line, walk, dead, cuts):
+        sums = not any(isinstance(self.program.nodes[s.node], ContractNode)
+                       for s in statements_in((loop,)) if isinstance(s, Accumulate))  # fmt: skip
+        for span in self.layout.emit_spans(loop.axis, self.line, walk, dead, cuts, ends=sums):
             self.visits = visits.copy()
             self.layout.emit_loop(loop.axis, self.line, walk, span)
             self.stretch(loop, span)
@@ -117,9 +119,10 @@ class _Emitter(Joining):
     def stretch(self, loop: Loop, span: Span) -> None:
         """The body of a loop, for the tiles of one stretch of it."""
         outside = self.plain, self.idle, self.layout.full
+        if span.free:
+            self.layout.full |= {loop.axis}
         if span.free and loop.free is not None:
             self.plain, self.idle = {**self.plain, **loop.free.plain}, self.idle | loop.free.idle
-            self.layout.full |= {loop.axis}
         self.depth += 1
         self.layout.emit_axis(loop.axis, self.line)
         self.statements(loop.body)

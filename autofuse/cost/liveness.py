@@ -10,7 +10,7 @@ import numpy as np
 from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, LoopTree, Statement
 from autofuse.cost.geometry import Array, Geometry
 from autofuse.ir.graph import ITEMSIZE
-from autofuse.ir.program import ContractNode, Load, Program, ReduceNode, operands
+from autofuse.ir.program import ContractNode, Load, Program, ReduceNode, operands, summed_by_tile
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Liveness:
         node, accumulator = key
         found = self.program.nodes[node]
         axes = self.program.free[node]
-        if accumulator and isinstance(found, ReduceNode) and found.running is None:
+        if accumulator and isinstance(found, ReduceNode) and not summed_by_tile(self.program, node):
             axes = self.program.free[found.operand]
         elements = geometry.elements(axes)
         words = _words(self.program, node, geometry)

@@ -14,7 +14,7 @@ from autofuse.cost.liveness import feeds_only_contracts
 from autofuse.fusion.exponentials import quotients
 from autofuse.ir.graph import ITEMSIZE
 from autofuse.ir.index import Index, linearize
-from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode, Store
+from autofuse.ir.program import ContractNode, Load, MapNode, Program, ReduceNode, Store, summed_by_tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _node(program: Program, node: int, opened: tuple[str, ...], loop: int, work:
         case ReduceNode():
             axes = program.free[found.operand]
             work.arithmetic.append(Arithmetic(axes, opened, 1.0 + (found.fn in ("argmax", "argmin")) * 3, 0.0))
-            if not accumulate or found.running is not None or _followed(program, node):
+            if not accumulate or summed_by_tile(program, node):
                 work.reductions.append(Across(axes, program.free[node], opened))
             if found.correction == "rescale":
                 work.arithmetic.append(Arithmetic(program.free[node], opened, 3.0, 1.0))
@@ -145,12 +145,8 @@ def _node(program: Program, node: int, opened: tuple[str, ...], loop: int, work:
 
 def _finish(program: Program, node: int, opened: tuple[str, ...], work: Work) -> None:
     found = program.nodes[node]
-    if isinstance(found, ReduceNode) and found.running is None and not _followed(program, node):
+    if isinstance(found, ReduceNode) and not summed_by_tile(program, node):
         work.reductions.append(Across(program.free[found.operand], program.free[node], opened))
-
-
-def _followed(program: Program, node: int) -> bool:
-    return any(getattr(other, "running", None) == node for other in program.nodes)
 
 
 def _store(program: Program, store: Store, atomic: bool, opened: tuple[str, ...], work: Work) -> None:

@@ -164,6 +164,19 @@ def operands(node: Node) -> tuple[int, ...]:
             return tuple(n for index in node_indices(node) for n in index.nodes)
 
 
+def summed_by_tile(program: Program, node: int) -> bool:
+    """Is a looped reduce summed up over each tile at once, and not element by element until the loop ends? Where its
+    running value is read in the loop, where places are kept, and where one that follows it shares the registers with
+    the accumulator of a contraction."""
+    found = program.nodes[node]
+    assert isinstance(found, ReduceNode)
+    if found.fn in ("argmax", "argmin") or found.correction == "shift":
+        return True
+    if any(getattr(other, "running", None) == node for other in program.nodes):
+        return True
+    return found.running is not None and any(isinstance(other, ContractNode) for other in program.nodes)
+
+
 def closure(program: Program, *roots: int) -> set[int]:
     """The nodes named and everything that they are computed from."""
     found: set[int] = set()

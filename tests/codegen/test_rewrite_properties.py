@@ -163,7 +163,7 @@ def test_terms_that_are_apart_leave_one_pass() -> None:
     _, program = program_of(sum_of_log_softmax, (half(5, 70),))
     passes: dict[tuple[str, ...], int] = {}
     for names, found in variants(program).items():
-        schedule = Schedule(tuple((a.name, Role("loop", 16) if a.name in found.reduced else Role("grid", 1))
+        schedule = Schedule(tuple((a.name, Role("loop", 32) if a.name in found.reduced else Role("grid", 1))
                                   for a in found.axes))  # fmt: skip
         passes[names] = emit(found, schedule, "kernel").source.count("in tl.range")
     assert passes == {(): 3, ("apart",): 2, ("online",): 2, ("apart", "online"): 1}

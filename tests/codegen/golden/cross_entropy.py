@@ -19,8 +19,26 @@ def cross_entropy(arg0_1_ptr, arg1_1_ptr, where_1_ptr, SIZE_M: tl.constexpr, SIZ
     m_start = m_tile * BLOCK_M
     m_idx = m_start
     acc7 = tl.full([], float('-inf'), tl.float32)
-    acc10 = tl.full([], 0.0, tl.float32)
-    for k_start in tl.range(0, SIZE_K, BLOCK_K, num_stages=NUM_STAGES):
+    acc10 = tl.full([BLOCK_K], 0.0, tl.float32)
+    k_high = SIZE_K
+    k_cut = tl.maximum(0, tl.minimum(k_high, SIZE_K // BLOCK_K * BLOCK_K))
+    for k_start in tl.range(0, k_cut, BLOCK_K, num_stages=NUM_STAGES):
+        k_idx = k_start + tl.arange(0, BLOCK_K)
+        # arg0_1
+        arg0_1_6 = tl.load(arg0_1_ptr + (k_idx + m_idx * 500))
+        v6 = arg0_1_6.to(tl.float32)
+        # amax
+        part7 = tl.reduce(v6, 0, nan_max)
+        new7 = tl.maximum(acc7, part7, propagate_nan=tl.PropagateNan.ALL)
+        safe7 = tl.where(new7 == float('-inf'), 0.0, new7)
+        scale7 = tl.where(acc7 == new7, 1.0, tl.exp2((acc7 - safe7) * 1.4426950408889634))
+        # exp
+        v9 = natural_exp((v6 - safe7))
+        # sum_1
+        acc10 = acc10 * scale7
+        acc10 = acc10 + v9
+        acc7 = new7
+    for k_start in tl.range(k_cut, k_high, BLOCK_K, num_stages=NUM_STAGES):
         k_idx = k_start + tl.arange(0, BLOCK_K)
         k_mask = k_idx < SIZE_K
         # arg0_1
@@ -35,9 +53,9 @@ def cross_entropy(arg0_1_ptr, arg1_1_ptr, where_1_ptr, SIZE_M: tl.constexpr, SIZ
         v9 = natural_exp((v6 - safe7))
         # sum_1
         acc10 = acc10 * scale7
-        part10 = tl.sum(tl.where(k_mask, v9, 0.0), axis=0)
-        acc10 = acc10 + part10
+        acc10 = acc10 + tl.where(k_mask, v9, 0.0)
         acc7 = new7
+    v10 = tl.sum(acc10, axis=0)
     # arg1_1
     arg1_1_0 = tl.load(arg1_1_ptr + (m_idx))
     # ne_1
@@ -52,7 +70,7 @@ def cross_entropy(arg0_1_ptr, arg1_1_ptr, where_1_ptr, SIZE_M: tl.constexpr, SIZ
     # sub
     v8 = (v4 - acc7)
     # log
-    v11 = tl.log(acc10)
+    v11 = tl.log(v10)
     # sub_1
     v12 = (v8 - v11)
     # _to_copy_1
