@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autofuse.codegen.access import descriptor_of
 from autofuse.codegen.emission import Tile, identifier
-from autofuse.codegen.expressions import module, register_dtype, render, triton_type
+from autofuse.codegen.expressions import module, register_dtype, render, triton_type, with_quotients
 from autofuse.codegen.joining import Joining
 from autofuse.codegen.kernel import Kernel, Parameter
 from autofuse.codegen.layout import Span, Walk
@@ -228,6 +228,11 @@ class _Emitter(Joining):
         expr = found.expr
         if node in self.normalisers:
             expr, operands = self.multiplied(expr, operands)
+        shared = frozenset(
+            i for i, tile in enumerate(operands) if len(tile.dims) < len(dims) and tile.dtype == "float32"
+        )
+        if found.compute in ("float32", "float16", "bfloat16"):
+            expr = with_quotients(expr, shared)
         names = [self.expand(tile, dims) for tile in operands]
         compute, dtype = found.compute, register_dtype(found.dtype)
         reach = range_of(expr, [self.ranges.get(operand) for operand in found.operands]) if operands else None

@@ -71,7 +71,7 @@ T = {"div": torch.div, "sub": torch.sub, "and": torch.logical_and, "not": torch.
      "fma": lambda a, b, c: a * b + c, "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift,
      "floordiv": lambda a, b: torch.floor(a / b) if a.is_floating_point() else torch.div(a, b, rounding_mode="floor"),
      "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "relu": F.relu,
-     "quick_tanh": torch.tanh, "erfc": torch.special.erfc, "quick_erfc": torch.special.erfc}
+     "quick_tanh": torch.tanh, "quotient": torch.div, "erfc": torch.special.erfc, "quick_erfc": torch.special.erfc}
 bad = []
 for row, name in enumerate(names):
     f = T.get(name) or getattr(torch, name)

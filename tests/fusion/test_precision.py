@@ -69,3 +69,31 @@ def test_the_result_is_right_to_half_precision() -> None:
     kernel = emit(program, Schedule(tuple((a.name, Role("grid", 64)) for a in program.axes)), "kernel")
     interpret(kernel, {graph.inputs[0]: x, program.outputs[0]: out})
     torch.testing.assert_close(out.double(), torch.tanh(x.double()), rtol=2.0**-10, atol=2.0**-24)
+
+
+def test_a_division_by_what_a_row_shares_is_exact() -> None:
+    """Rounded as float32 division rounds, before a step of a function as well; by nothing, by infinity, of NaN."""
+    x = torch.randn(7, 64, generator=torch.Generator().manual_seed(4)) * 10.0 ** torch.arange(-3, 4)[:, None]
+    s = torch.tensor([0.37, 3.0, -7e-3, 1e9, 0.0, float("inf"), float("nan")])
+    x[1, :3] = torch.tensor([float("inf"), float("nan"), 0.0])
+    x[4, 0] = 0.0
+    graph, program = program_of(lambda s, x: x / s[:, None], (s, x))
+    roles = (Role("grid", 2), Role("loop", 16))
+    kernel = emit(program, Schedule(tuple(zip((a.name for a in program.axes), roles, strict=True))), "kernel")
+    assert "quotient(" in kernel.source
+    out = torch.zeros_like(x)
+    interpret(kernel, {**dict(zip(graph.inputs, (s, x), strict=True)), program.outputs[0]: out})
+    exact = x / s[:, None]
+    assert torch.equal(out.isnan(), exact.isnan())
+    units = (out.view(torch.int32) - exact.view(torch.int32)).abs()[~exact.isnan()]
+    assert units.max() <= 1, "the interpreter has no fused multiply-add; a GPU has"
+
+
+def test_round_is_half_to_even_at_any_size() -> None:
+    x = torch.cat([torch.arange(-9, 9) * 0.5, torch.tensor([4194303.5, 4194304.5, 8388609.0, 3e9, -3e38, float("inf")]),
+                   torch.randn(40) * 1e3])  # fmt: skip
+    graph, program = program_of(torch.round, (x,))
+    out = torch.full_like(x, float("nan"))
+    kernel = emit(program, Schedule(tuple((a.name, Role("grid", 64)) for a in program.axes)), "kernel")
+    interpret(kernel, {graph.inputs[0]: x, program.outputs[0]: out})
+    assert torch.equal(out, torch.round(x))

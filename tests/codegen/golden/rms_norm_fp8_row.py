@@ -8,6 +8,14 @@ def nan_max(a, b):
 
 
 @triton.jit
+def quotient(a, b):
+    inverse = tl.div_rn(1.0, b)
+    near = a * inverse
+    right = tl.fma(tl.fma(-near, b, a), inverse, near)
+    return tl.where(right == right, right, near)
+
+
+@triton.jit
 def rms_norm_fp8_row(arg0_1_ptr, arg1_1_ptr, div_ptr, _to_copy_2_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_STAGES: tl.constexpr):
     tile = tl.program_id(0)
     m_tile = tile
@@ -48,7 +56,7 @@ def rms_norm_fp8_row(arg0_1_ptr, arg1_1_ptr, div_ptr, _to_copy_2_ptr, SIZE_M: tl
     v14 = (v13 * 0.002232142857142857)
     tl.store(div_ptr + (m_idx), v14)
     # div_1
-    v15 = (v10 / v14)
+    v15 = quotient(v10, v14)
     # clamp_1
     v16 = tl.minimum(tl.maximum(v15, tl.full([], -448.0, tl.float32), propagate_nan=tl.PropagateNan.ALL), tl.full([], 448.0, tl.float32), propagate_nan=tl.PropagateNan.ALL)
     # _to_copy_2
