@@ -203,7 +203,7 @@ class _Run:
         worker: Worker | None,
     ) -> TuneResult:
         journal = Journal(self.log, name, canonical(shape), self.target, graph_key(graph))
-        effort = self.effort if worker is None else self.effort.within(budget.seconds)
+        effort = self.effort if worker is None else self.effort.within(budget.seconds, len(graph.ops))
         tuner = GraphTuner(graph, Context(
             self.target, self.model, effort, budget, journal, pool, worker, self.request.strategy,
             self.request.seed, _Watch(self.on_event, budget), self.recordings,

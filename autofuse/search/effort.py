@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from autofuse.errors import UsageError
 from autofuse.measure.decide import Rounds
 
+USUAL_OPS = 8
+"""Of a graph that an effort's own seconds are meant for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -25,12 +28,14 @@ class Effort:
     timing: Rounds
     seconds: float
 
-    def within(self, seconds: float | None) -> Effort:
-        """The same number of candidates in more and smaller rounds, where less than half of its time is there: so that
-        several groups come to be timed before it ends, and not one group's whole batch."""
-        if seconds is None or seconds >= self.seconds / 2:
+    def within(self, seconds: float | None, ops: int = USUAL_OPS) -> Effort:
+        """The same number of candidates in more and smaller rounds, where less than half of its time is there, or as
+        little for each op of a large graph: so that several groups come to be timed before it ends, and not one group's
+        whole batch."""
+        enough = float("inf") if seconds is None else seconds * USUAL_OPS / max(ops, USUAL_OPS)
+        if enough >= self.seconds / 2:
             return self
-        by = 2 if seconds >= self.seconds / 4 else 4
+        by = 2 if enough >= self.seconds / 4 else 4
         return replace(self, compiled=self.compiled // by, timed=self.timed // by, rounds=self.rounds * by)
 
     def least(self) -> Effort:

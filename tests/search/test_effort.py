@@ -46,3 +46,5 @@ def test_a_short_budget_takes_smaller_rounds() -> None:
         assert (short.compiled * by, short.timed * by) == (quick.compiled, quick.timed)
         assert short.rounds == quick.rounds * by
         assert short.pool == quick.pool
+    assert quick.within(40.0, ops=64) == quick.within(8.0)
+    assert quick.within(40.0, ops=5) is quick
