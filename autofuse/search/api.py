@@ -19,6 +19,7 @@ def tune(
     target: str = "auto",
     effort: str = "quick",
     budget_seconds: float | None = None,
+    memory_limit_mb: float | None = None,
     strategy: str = "model",
     seed: int = 0,
     store: Path | str | None = None,
@@ -29,13 +30,14 @@ def tune(
     """Tune fn(*args) and store its plan; `torch.compile(fn, backend="autofuse")` then finds it.
 
     args: tensors of the shapes, dtypes, strides and device that fn will be called with; their values are not used.
+    memory_limit_mb: what the values between kernels may take at any time, so that no plan keeps, say, logits.
     frozen: weights that never change, as `autofuse.compile` has it, which from then on takes the same for fn.
     Raises AutofuseError for a wrong argument, target, store or function; a search without a plan has status "no_plan".
     """
     declare(fn, frozen)
     label = name or getattr(fn, "__qualname__", type(fn).__qualname__)
     request = TuneRequest(
-        (label,), ({},), target, effort, budget_seconds, strategy=strategy, seed=seed,
+        (label,), ({},), target, effort, budget_seconds, strategy=strategy, seed=seed, memory_limit_mb=memory_limit_mb,
         store=Path(store) if store is not None else None, results=Path(results) if results is not None else None,
     )  # fmt: skip
     return run(request, on_event, {label: (fn, tuple(args))})[0]
