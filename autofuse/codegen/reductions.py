@@ -71,6 +71,12 @@ class Reductions(Contracts):
         wide = f"tl.broadcast_to({places}, {self.shape(tile.dims)})"
         return f"tl.reduce(({tile.text}, {wide}), {tile.dims.index(axis)}, {FIRST[found.fn]})"
 
+    def by_tile(self, node: int, found: ReduceNode) -> bool:
+        """summed_by_tile; what follows another also where a tile has several results, which warps sum up for
+        themselves: then an accumulator of all elements costs more than it spares (a tenth of a cross entropy)."""
+        several = found.running is not None and bool(self.dims(self.program.free[node]))
+        return several or summed_by_tile(self.program, node)
+
     def start(self, node: int) -> None:
         found = self.program.nodes[node]
         dims = self.dims(self.program.free[node])
@@ -81,7 +87,7 @@ class Reductions(Contracts):
             return
         assert isinstance(found, ReduceNode)
         kind = "int32" if found.fn in ("any", "all") else register_dtype(found.compute)
-        wide = dims if summed_by_tile(self.program, node) else self.dims(self.program.free[found.operand])
+        wide = dims if self.by_tile(node, found) else self.dims(self.program.free[found.operand])
         self.line(f"acc{node} = {self.full(wide, neutral(found.fn, kind), kind)}")
         if found.fn in FIRST:
             self.line(f"at{node} = {self.full(wide, '0', 'int32')}")
@@ -99,7 +105,7 @@ class Reductions(Contracts):
             return
         assert isinstance(found, ReduceNode)
         tile = self.masked_operand(found)
-        if not summed_by_tile(self.program, node):
+        if not self.by_tile(node, found):
             self.rescale(node, found)
             self.line(f"acc{node} = {combine(found.fn, f'acc{node}', tile.text, tile.dtype, node in self.maxima)}")
         elif found.fn in FIRST:

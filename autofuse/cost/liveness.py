@@ -107,9 +107,10 @@ class Liveness:
         node, accumulator = key
         found = self.program.nodes[node]
         axes = self.program.free[node]
-        if accumulator and isinstance(found, ReduceNode) and not summed_by_tile(self.program, node):
-            axes = self.program.free[found.operand]
         elements = geometry.elements(axes)
+        if accumulator and isinstance(found, ReduceNode) and not summed_by_tile(self.program, node):
+            every = geometry.elements(self.program.free[found.operand])
+            elements = every if found.running is None else np.where(elements > 1, elements, every)
         words = _words(self.program, node, geometry)
         return np.where(elements > 1, np.maximum(elements / geometry.threads, 1.0), 0.5) * words
 

@@ -131,7 +131,7 @@ def _node(program: Program, node: int, opened: tuple[str, ...], loop: int, work:
         case ReduceNode():
             axes = program.free[found.operand]
             work.arithmetic.append(Arithmetic(axes, opened, 1.0 + (found.fn in ("argmax", "argmin")) * 3, 0.0))
-            if not accumulate or summed_by_tile(program, node):
+            if not accumulate or found.running is not None or summed_by_tile(program, node):
                 work.reductions.append(Across(axes, program.free[node], opened))
             if found.correction == "rescale":
                 work.arithmetic.append(Arithmetic(program.free[node], opened, 3.0, 1.0))
@@ -145,7 +145,7 @@ def _node(program: Program, node: int, opened: tuple[str, ...], loop: int, work:
 
 def _finish(program: Program, node: int, opened: tuple[str, ...], work: Work) -> None:
     found = program.nodes[node]
-    if isinstance(found, ReduceNode) and not summed_by_tile(program, node):
+    if isinstance(found, ReduceNode) and found.running is None and not summed_by_tile(program, node):
         work.reductions.append(Across(program.free[found.operand], program.free[node], opened))
 
 

@@ -166,8 +166,8 @@ def operands(node: Node) -> tuple[int, ...]:
 
 def summed_by_tile(program: Program, node: int) -> bool:
     """Is a looped reduce summed up over each tile at once, and not element by element until the loop ends? Where its
-    running value is read in the loop, where places are kept, and where one that follows it shares the registers with
-    the accumulator of a contraction."""
+    running value is read in the loop, where places are kept, and where one that follows another shares the registers
+    with the accumulator of a contraction."""
     found = program.nodes[node]
     assert isinstance(found, ReduceNode)
     if found.fn in ("argmax", "argmin") or found.correction == "shift":

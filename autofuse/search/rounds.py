@@ -37,8 +37,11 @@ SPILL_LIMIT_BYTES = 512
 the timed ones of a softmax over 65536 columns (1.0 to 1.3 times its best); beyond 512 nothing was ever timed."""
 
 HOPELESS = 3.0
-"""A library call predicted to take this many times the best is not timed (of 305 on an H200 none took less than 0.7 of
-what was predicted), nor are kernels that are all predicted to take this many times a library call."""
+"""A library call predicted to take this many times the best is not timed: of 305 on an H200 none took less than 0.7 of
+what was predicted."""
+HOPELESS_KERNELS = 8.0
+"""Nor are kernels compiled that are all predicted to take this many times a library call: their predictions are
+rougher."""
 
 VERIFIED_AHEAD = 2
 """Rounds that candidates are verified of while the first of them compiles: the worker keeps as many references."""
@@ -132,8 +135,8 @@ class GroupRounds:
         search, effort, worker = batch.search, self.effort(batch.search), self.context.worker
         if search.pool is None or search.strategy is None or not len(search.pool):
             return
-        if search.pool.predictions.time_us[0] > HOPELESS * search.cost_us():
-            return  # a library call's time: no kernel comes near it
+        if search.pool.predictions.time_us[0] > HOPELESS_KERNELS * search.cost_us():
+            return
         batch.reserved = self.context.budget.reserve(effort.compiled if worker is None else effort.timed)
         wanted = batch.reserved if worker is None else effort.compiled if batch.reserved else 0
         taken = [] if search.rounds > 1 else list(search.recorded_at)[: min(TAKEN, wanted)]

@@ -163,6 +163,23 @@ def graphs() -> Mapping[str, Graph]:
     return {kind: shaped(kind) for kind in ("norm", "products")}
 
 
+@pytest.fixture
+def no_prejudice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are timed however long the model expects them to take."""
+    monkeypatch.setattr(search_rounds, "HOPELESS_KERNELS", float("inf"))
+
+
+def test_kernels_that_are_far_beyond_a_library_call_are_not_compiled(
+    graphs: Mapping[str, Graph], tmp_path: Path
+) -> None:
+    """Two large products in one kernel make the first one again for every tile of the second: predicted, and enough."""
+    outcome = searched(graphs["products"], Times(60.0, 50.0, fused=1.0), tmp_path)
+    whole = next(search for group, search in outcome.searches.items() if len(group.ops) == 3)
+    assert whole.exhausted
+    assert not whole.trials
+
+
+@pytest.mark.usefixtures("no_prejudice")
 @pytest.mark.parametrize(("product", "cublas", "way"), [(60.0, 50.0, "aten"), (50.0, 60.0, "triton")])
 @pytest.mark.parametrize(("kind", "apart_us"), [("norm", 59.0), ("products", 109.0)])
 def test_where_fusing_loses_the_plan_keeps_apart_and_the_ledger_has_both_numbers(
@@ -181,6 +198,7 @@ def test_where_fusing_loses_the_plan_keeps_apart_and_the_ledger_has_both_numbers
         assert entry.reason().endswith("x slower")
 
 
+@pytest.mark.usefixtures("no_prejudice")
 @pytest.mark.parametrize(("kind", "apart_us"), [("norm", 59.0), ("products", 90.0)])
 def test_where_fusing_wins_it_is_one_kernel(
     graphs: Mapping[str, Graph], tmp_path: Path, kind: str, apart_us: float
@@ -194,6 +212,7 @@ def test_where_fusing_wins_it_is_one_kernel(
     assert entry.reason().endswith("x faster")
 
 
+@pytest.mark.usefixtures("no_prejudice")
 def test_library_calls_in_a_row_fuse_nothing(graphs: Mapping[str, Graph], tmp_path: Path) -> None:
     """They may be one group of the plan, where they are faster so; what they hand on is in memory all the same."""
     outcome = searched(graphs["products"], Times(60.0, 50.0, fused=400.0, in_a_row=2.0), tmp_path)

@@ -14,7 +14,7 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
     m_start = m_tile * BLOCK_M
     m_idx = m_start + tl.arange(0, BLOCK_M)
     acc1 = tl.full([BLOCK_M], float('-inf'), tl.float32)
-    acc3 = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
+    acc3 = tl.full([BLOCK_M], 0.0, tl.float32)
     for n_start in tl.range(0, 384, BLOCK_N, num_stages=NUM_STAGES):
         n_idx = n_start + tl.arange(0, BLOCK_N)
         n_mask = n_idx < SIZE_N
@@ -29,8 +29,9 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
         # exp
         v2 = natural_exp((v0 - safe1[:, None]))
         # sum_1
-        acc3 = acc3 * scale1[:, None]
-        acc3 = acc3 + tl.where(n_mask[None, :], v2, 0.0)
+        acc3 = acc3 * scale1
+        part3 = tl.sum(tl.where(n_mask[None, :], v2, 0.0), axis=1)
+        acc3 = acc3 + part3
         acc1 = new1
     n_start = tl.full([], 384, tl.int32)
     n_idx = n_start + tl.arange(0, BLOCK_N)
@@ -46,10 +47,10 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
     # exp
     v2 = natural_exp((v0 - safe1[:, None]))
     # sum_1
-    acc3 = acc3 * scale1[:, None]
-    acc3 = acc3 + tl.where(n_mask[None, :], v2, 0.0)
+    acc3 = acc3 * scale1
+    part3 = tl.sum(tl.where(n_mask[None, :], v2, 0.0), axis=1)
+    acc3 = acc3 + part3
     acc1 = new1
-    v3 = tl.sum(acc3, axis=1)
     n_start = tl.full([], 384, tl.int32)
     n_idx = n_start + tl.arange(0, BLOCK_N)
     n_mask = n_idx < SIZE_N
@@ -58,7 +59,7 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
     # exp
     v2 = natural_exp((v0 - acc1[:, None]))
     # div
-    v4 = (v2 * (1.0 / v3)[:, None])
+    v4 = (v2 * (1.0 / acc3)[:, None])
     # _to_copy_1
     tl.store(_to_copy_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), v4.to(tl.float16), mask=n_mask[None, :])
     for n_turn in tl.range(0, 384, BLOCK_N, num_stages=NUM_STAGES):
@@ -71,6 +72,6 @@ def softmax(arg0_1_ptr, _to_copy_1_ptr, SIZE_M: tl.constexpr, SIZE_N: tl.constex
         # exp
         v2 = natural_exp((v0 - acc1[:, None]))
         # div
-        v4 = (v2 * (1.0 / v3)[:, None])
+        v4 = (v2 * (1.0 / acc3)[:, None])
         # _to_copy_1
         tl.store(_to_copy_1_ptr + (m_idx[:, None] * 500 + n_idx[None, :]), v4.to(tl.float16), mask=n_mask[None, :])
