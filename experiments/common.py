@@ -19,6 +19,7 @@ import torch
 
 from autofuse.capture.workload import load, resolve
 from autofuse.cost.library import ATTENTION, matmul_shape
+from autofuse.errors import UsageError
 from autofuse.ir.graph import ITEMSIZE, Contract, Graph, Op, Take
 from autofuse.measure.timing import CudaStopwatch, rounds
 from autofuse.results.experiment import Experiment, git_sha
@@ -60,6 +61,13 @@ class Bare:
 
 
 # --- running an experiment ---
+
+
+def device_name() -> str:
+    """Raises UsageError where there is no GPU."""
+    if not torch.cuda.is_available():
+        raise UsageError("this experiment times kernels: it needs a GPU, and a torch built for it")
+    return torch.cuda.get_device_name()
 
 
 def arguments(description: str | None, out: Path, seconds: float) -> argparse.ArgumentParser:

@@ -14,7 +14,9 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+import scripts
 
+from autofuse.errors import UsageError
 from autofuse.results.experiment import markdown, read
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "datasets" / "recordings"
@@ -36,11 +38,13 @@ def options(description: str | None, out: Path, **counts: int) -> argparse.Names
     parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--table", action="store_true", help="the results in --out as Markdown")
     for name, default in counts.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+        parser.add_argument(f"--{name}", type=scripts.positive, default=default)
     found = parser.parse_args()
     if found.table:
         print(markdown(read(found.out / "results.parquet")), end="")
         parser.exit()
+    if not any(found.recordings.glob("*.parquet")):
+        raise UsageError(f"--recordings {found.recordings}: no recording (*.parquet) there")
     found.out.mkdir(parents=True, exist_ok=True)
     return found
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autofuse.errors import UsageError
@@ -30,7 +31,8 @@ def declare(fn: F, frozen: bool | Sequence[str] | None) -> F:
         try:
             setattr(fn, _ATTRIBUTE, checked(frozen))
         except AttributeError:
-            raise UsageError(f"frozen: {fn!r} takes no attribute; wrap it in a function of Python") from None
+            name = getattr(fn, "__qualname__", type(fn).__qualname__)
+            raise UsageError(f"frozen: {name} takes no attribute; give a module itself, or a Python function") from None
     return fn
 
 
@@ -43,8 +45,8 @@ def checked(frozen: object) -> Frozen:
     """Raises UsageError for what is neither a bool nor names."""
     if isinstance(frozen, bool):
         return frozen
-    if isinstance(frozen, list | tuple) and all(isinstance(name, str) for name in frozen):
-        return tuple(frozen)
+    if isinstance(frozen, list | tuple | set | frozenset) and all(isinstance(name, str) for name in frozen):
+        return tuple(sorted(frozen))
     raise UsageError(f"frozen={frozen!r}: expected True (every parameter) or a list of names")
 
 
@@ -63,8 +65,22 @@ def frozen_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], froze
 
     if isinstance(frozen, bool):
         return [frozen and isinstance(value, torch.nn.Parameter) for value in example_inputs]
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    return [_name(node) in frozen for node in placeholders]
+    return [name in frozen for name in input_names(gm)]
+
+
+def input_names(gm: torch.fx.GraphModule) -> list[str]:
+    """Of Dynamo's graph, as the user knows its inputs."""
+    return [_name(node) for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def unknown(frozen: Frozen, names: Collection[str]) -> str:
+    """What is wrong with names that no input has; nothing where there are none."""
+    wrong = [] if isinstance(frozen, bool) else [name for name in frozen if name not in names]
+    if not wrong:
+        return ""
+    near = [close for name in wrong for close in get_close_matches(name, sorted(names), 1)]
+    there = ", ".join(near or sorted(names)[:12])
+    return f"frozen: no tensor that the function computes with is called {', '.join(map(repr, wrong))}; {there}?"
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -12,7 +12,7 @@ from autofuse.capture import attention
 from autofuse.capture.convert import from_fx
 from autofuse.capture.decompose import decompositions
 from autofuse.capture.device_guard import guard_without_cuda
-from autofuse.capture.frozen import Frozen, declared, frozen_inputs, mark
+from autofuse.capture.frozen import Frozen, declared, frozen_inputs, input_names, mark, unknown
 from autofuse.errors import AutofuseError, CaptureError, NothingToTune
 from autofuse.ir.graph import Graph
 
@@ -34,14 +34,17 @@ class Captured:
     example_inputs: tuple[torch.Tensor, ...] = field(repr=False, hash=False, compare=False)
 
 
-def aot_backend(fw_compiler: Compiler, frozen: Frozen = ()) -> Callable[..., Compiled]:
+def aot_backend(
+    fw_compiler: Compiler, frozen: Frozen = (), on_names: Callable[[Sequence[str]], None] = lambda _names: None
+) -> Callable[..., Compiled]:  # fmt: skip
     """A Dynamo backend: attention made opaque, functionalised and decomposed, what is frozen marked, then
-    fw_compiler(gm, example_inputs)."""
+    fw_compiler(gm, example_inputs). on_names: told what the inputs of each graph are called."""
     from torch._dynamo.backends.common import aot_autograd
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_options: Any) -> Compiled:
         attention.replace(gm)
         marks = frozen_inputs(gm, example_inputs, frozen)
+        on_names(input_names(gm))
 
         def compile_marked(inner: torch.fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
             mark(inner, marks)
@@ -68,7 +71,8 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
     """The graphs of fn(*args), in the order they run; args may be fake tensors. Runs fn once, as compiled. What was
     declared frozen (capture.frozen) is so in the graphs.
 
-    Raises CaptureError where torch.compile fails, NothingToTune where there is no tensor operation.
+    Raises CaptureError where torch.compile fails or what is frozen is not there, NothingToTune where there is no tensor
+    operation.
     """
     import torch
 
@@ -80,7 +84,8 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
         return gm.forward
 
     torch._dynamo.reset()
-    backend = aot_backend(record, declared(fn))
+    names: set[str] = set()
+    backend = aot_backend(record, declared(fn), names.update)
     compiled = torch.compile(fn, backend=backend, fullgraph=fullgraph, dynamic=False)
     try:
         with ExitStack() as stack:
@@ -99,6 +104,8 @@ def capture(fn: Callable[..., Any], args: Sequence[Any], *, fullgraph: bool = Fa
         torch._dynamo.reset()
     if not found:
         raise NothingToTune("the function has no tensor operation that torch.compile captures")
+    if fault := unknown(declared(fn), names):
+        raise CaptureError(fault)
     return tuple(found)
 
 

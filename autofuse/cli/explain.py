@@ -80,6 +80,8 @@ def brief(plan: Plan) -> dict[str, Any]:
         "inductor_us": plan.evidence.get("inductor_us"),
         "unfused_timing": plan.evidence.get("unfused_timing", plan.timing),
         "held_bytes": plan.evidence.get("held_bytes", 0),
+        "peak_bytes": plan.evidence.get("peak_bytes"),
+        "memory_limit_mb": plan.evidence.get("memory_limit_mb"),
     }
 
 
@@ -121,11 +123,14 @@ def show(plan: Plan) -> None:
     )
     for line in race(plan.evidence, plan.total_us):
         console.print(line, markup=False, soft_wrap=True)
+    if (limit := plan.evidence.get("memory_limit_mb")) is not None:
+        console.print(f"made to keep at most {limit:g} MB between its kernels", markup=False)
     if held := plan.evidence.get("held_bytes"):
         console.print(f"computed once from frozen inputs, and kept: {si_bytes(held)}", markup=False)
     for group in plan.groups:
-        ways = str(group.schedule) if group.schedule else ""
-        console.print(f"  {', '.join(group.ops)}: {group.implementation} {ways}".rstrip(), markup=False)
+        how = f"{group.schedule} " if group.schedule else ""
+        rewrites = f"({', '.join(group.rewrites)})" if group.rewrites else ""
+        console.print(f"  {', '.join(group.ops)}: {group.implementation} {how}{rewrites}".rstrip(), markup=False)
         if group.evidence.get("library"):
             console.print(f"    {group.evidence['library']}", markup=False, soft_wrap=True)
         time, origin = group.evidence.get("recorded_us"), group.evidence.get("recording")

@@ -49,6 +49,16 @@ HELPERS = {
         "    right = tl.fma(tl.fma(-near, b, a), inverse, near)\n"
         "    return tl.where(right == right, right, near)\n"
     ),
+    # As torch: by the remainder, since a quotient may round up to a whole number.
+    "floor_quotient": (
+        "def floor_quotient(a, b):\n"
+        "    rest = a % b\n"
+        "    near = (a - rest) / b\n"
+        "    near = tl.where((rest != 0) & ((b < 0) != (rest < 0)), near - 1.0, near)\n"
+        "    low = tl.floor(near)\n"
+        "    low = tl.where(near - low > 0.5, low + 1.0, low)\n"
+        "    return tl.where(b == 0, a / b, low)\n"
+    ),
     # Half to even: numbers from 2^23 on have no bits for what is behind the point.
     "nearest": (
         "def nearest(x):\n"
@@ -356,7 +366,7 @@ _FLOAT: dict[str, _Text] = {
     "pow": _pow,
     "fmod": lambda x, y: f"({x} % {y})",
     "remainder": _integer_remainder,
-    "floordiv": lambda x, y: f"tl.floor({x} / {y})",
+    "floordiv": lambda x, y: f"floor_quotient({x}, {y})",
     "truncdiv": lambda x, y: _trunc(f"({x} / {y})"),
     "isnan": lambda x: f"({x} != {x})",
     "isinf": lambda x: f'(tl.abs({x}) == float("inf"))',

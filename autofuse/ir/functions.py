@@ -54,7 +54,7 @@ FUNCTIONS: dict[str, Function] = {
     "pow": Function(2, kind="expensive", instructions=24.0),
     "remainder": Function(2, kind="expensive", instructions=18.0),
     "fmod": Function(2, kind="expensive", instructions=14.0),
-    "floordiv": Function(2, kind="expensive", instructions=10.0),
+    "floordiv": Function(2, kind="expensive", instructions=32.0),
     "truncdiv": Function(2, kind="expensive", instructions=10.0),
 }
 

@@ -51,7 +51,7 @@ class Options:
             raise UsageError(f"mode={mode!r}: the autofuse backend knows only the default mode")
         known = {f.name for f in fields(Options)}
         given = dict(options or {})
-        frozen = checked(given.pop("frozen", ()))
+        frozen = checked(given.pop("frozen", None) or ())
         for name, value in given.items():
             if name not in known:
                 raise UsageError(f"option {name!r}: the autofuse backend knows {', '.join(sorted(known))}")

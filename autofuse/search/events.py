@@ -16,6 +16,8 @@ from typing import Any
 from autofuse.errors import UsageError
 
 EFFORTS = ("quick", "full")
+MOST = 1e12
+"""Of seconds, trials, workers or MB."""
 STRATEGIES = ("model", "gp", "tpe", "random", "exhaustive")
 """model: the cost model proposes (default). gp, tpe: Optuna's samplers."""
 
@@ -80,8 +82,8 @@ def _check_amount(name: str, value: Any, kind: Any) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, kind):
         raise UsageError(f"{name} {value!r}: must be a {'whole ' if kind is int else ''}number")
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{name} {value}: must be more than 0")
+    if not 0 < value <= MOST:
+        raise UsageError(f"{name} {value}: must be more than 0 and at most {MOST:g}")
 
 
 def combinations(dims: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], ...]:

@@ -125,6 +125,7 @@ def plan_of(
         "searched_us": chosen.searched_us,
         "whole": chosen.timed.key if chosen.whole is not None and chosen.timed is not None else None,
         "failures": dict(chosen.failures) or None,
+        "memory_limit_mb": None if outcome.memory_limit is None else outcome.memory_limit / 1e6,
         "peak_bytes": None if chosen.whole is not None else peak_bytes(outcome.graph, chosen.cover.groups),
         "groups_enumerated": len(outcome.searches),
         "enumeration_truncated": outcome.enumeration.truncated,

@@ -18,6 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's own folder is on the path, not the one above
 
 import offline
+import scripts
 
 from autofuse.cost.backbone import NEVER
 from autofuse.cost.evaluation import COLUMNS, errors, figures
@@ -153,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    scripts.run(main)

@@ -13,11 +13,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's own folder is on the path, not the one above
 
 import common
+import scripts
 
 from autofuse.results.experiment import Experiment
 from autofuse.runtime import counters
@@ -52,7 +51,7 @@ ROWS = (
 def main() -> None:
     options = common.arguments(__doc__, Path(__file__).parent, 60.0).parse_args()
     rows = common.chosen(ROWS, options.rows)
-    experiment = Experiment(torch.cuda.get_device_name(), git_sha=options.git_sha)
+    experiment = Experiment(common.device_name(), git_sha=options.git_sha)
     common.run(rows, lambda row, found: one(row, options, found), experiment, options.out)
 
 
@@ -93,4 +92,4 @@ def one(row: Row, options: argparse.Namespace, experiment: Experiment) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    scripts.run(main)

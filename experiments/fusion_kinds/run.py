@@ -23,6 +23,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's own folder is on the path, not the one above
 
 import common
+import scripts
 
 from autofuse.capture.trace import capture
 from autofuse.capture.workload import load, resolve
@@ -423,10 +424,10 @@ def line(row: Row, result: TuneResult, found: Mapping[str, float], floor: float,
 # --- the table itself ---
 
 
-def table() -> str:
+def table(rows: Sequence[Row]) -> str:
     """Rows with their goals and floors, from fake tensors."""
     lines = ["| kind | row | workload | floor, us | goals |", "| --- | --- | --- | ---: | --- |"]
-    for row in ROWS:
+    for row in rows:
         fn, args = load(row.workload, dict(row.shape), "cuda", fake=True)
         floor = common.floor_of(capture(fn, args)[0].graph, row.attended).time_us
         shape = ", ".join(f"{name} {size}" for name, size in resolve(row.workload, row.shape).shape.items())
@@ -478,11 +479,11 @@ def main() -> None:
     if options.table:
         print(report(read(options.out / "results.parquet")))
         return
-    if options.list:
-        print(table())
-        return
     rows = common.chosen(ROWS, options.rows, lambda row: (row.kind,))
-    experiment = Experiment(torch.cuda.get_device_name(), git_sha=options.git_sha)
+    if options.list:
+        print(table(rows))
+        return
+    experiment = Experiment(common.device_name(), git_sha=options.git_sha)
     earlier = options.out / "results.parquet"
     if earlier.is_file():
         again = {row.name for row in rows}
@@ -491,4 +492,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    scripts.run(main)

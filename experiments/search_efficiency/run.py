@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's own folder is on the path, not the one above
 
 import offline
+import scripts
 
 from autofuse.cost.device import resolve
 from autofuse.cost.metrics import geometric
@@ -342,4 +343,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    scripts.run(main)

@@ -69,7 +69,7 @@ getattr(m, "k_" + dtype)[(1,)](a, b, c, out, N=256)
 T = {"div": torch.div, "sub": torch.sub, "and": torch.logical_and, "not": torch.logical_not,
      "where": lambda a, b, c: torch.where(a > 0, b, c),
      "fma": lambda a, b, c: a * b + c, "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift,
-     "floordiv": lambda a, b: torch.floor(a / b) if a.is_floating_point() else torch.div(a, b, rounding_mode="floor"),
+     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
      "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "relu": F.relu,
      "quick_tanh": torch.tanh, "quotient": torch.div, "erfc": torch.special.erfc, "quick_erfc": torch.special.erfc}
 bad = []

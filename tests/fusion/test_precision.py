@@ -97,3 +97,15 @@ def test_round_is_half_to_even_at_any_size() -> None:
     kernel = emit(program, Schedule(tuple((a.name, Role("grid", 64)) for a in program.axes)), "kernel")
     interpret(kernel, {graph.inputs[0]: x, program.outputs[0]: out})
     assert torch.equal(out, torch.round(x))
+
+
+def test_floor_division_is_torchs() -> None:
+    """Where a quotient rounds up to a whole number, with signs, zeros and infinities."""
+    inf = float("inf")
+    a = torch.tensor([1.0, 3.0, 5.0, -7.0, 7.0, inf, 0.0, -1.0, 0.5, 2.0**30])
+    b = torch.tensor([0.1, 0.1, 0.05, 2.0, -2.0, 2.0, -3.0, 0.0, inf, 3.0])
+    graph, program = program_of(lambda a, b: torch.div(a, b, rounding_mode="floor"), (a, b))
+    out = torch.full_like(a, -77.0)
+    kernel = emit(program, Schedule(tuple((axis.name, Role("grid", 16)) for axis in program.axes)), "kernel")
+    interpret(kernel, {**dict(zip(graph.inputs, (a, b), strict=True)), program.outputs[0]: out})
+    torch.testing.assert_close(out, torch.div(a, b, rounding_mode="floor"), rtol=0, atol=0, equal_nan=True)

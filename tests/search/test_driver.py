@@ -391,5 +391,6 @@ def test_a_limit_of_memory_leaves_what_is_kept_on_chip(tmp_path: Path) -> None:
     assert scanned.detail == "no choice of groups keeps what is between its kernels within 1e-06 MB"
     (wide,) = tune(replace(request, workloads=specs[1:], memory_limit_mb=0.002))
     assert len(wide.groups) == 3, "two values of 896 bytes, one of them at a time"
-    with pytest.raises(UsageError, match=r"^memory_limit_mb 0: must be more than 0"):
-        replace(request, memory_limit_mb=0)
+    for wrong in (0, -1.0, float("nan"), float("inf"), 1e303):
+        with pytest.raises(UsageError, match=r"^memory_limit_mb .*: must be more than 0 and at most 1e\+12"):
+            replace(request, memory_limit_mb=wrong)

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import autofuse
-from autofuse.capture.frozen import declare
+from autofuse.capture.frozen import declare, declared
 from autofuse.capture.trace import capture
 from autofuse.capture.workload import load
-from autofuse.errors import PlanError, UsageError
+from autofuse.errors import AutofuseError, PlanError, UsageError
 from autofuse.ir.fingerprint import graph_key
 from autofuse.plans.plan import Plan
 from autofuse.plans.store import PlanStore
@@ -169,3 +169,23 @@ def test_keys_differ_by_what_is_frozen(tuned: tuple[Path, dict[str, TuneResult]]
     for names in ((), ("scale",), ("weight",), ("scale", "weight")):
         keys.add(graph_key(capture(declare(fn, names), args)[0].graph))
     assert len(keys) == 4
+
+
+def test_a_name_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x * weight.float().exp()
+
+    args = torch.randn(8, 64), torch.randn(64)
+    for frozen, near in ((["wieght"], "weight"), (["self.weight"], "weight"), (["zzz", "x"], "weight, x")):
+        result = autofuse.tune(norm, args, target="h200", frozen=frozen, store=tmp_path)
+        assert result.status == "failed"
+        assert f"is called {max(frozen)!r}; {near}?" in result.detail
+
+
+def test_what_failed_to_tune_declares_nothing(tmp_path: Path) -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with pytest.raises(AutofuseError):
+        autofuse.tune(double, (torch.randn(4),), target="nope", frozen=["x"], store=tmp_path)
+    assert declared(double) == ()
