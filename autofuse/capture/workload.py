@@ -45,6 +45,17 @@ def list_workloads() -> tuple[Workload, ...]:
     return tuple(sorted(found, key=lambda workload: workload.name))
 
 
+def kinds() -> dict[str, str]:
+    """The file (its kind of fusion) of each shipped workload, by either of its names: `file.function` and `function`,
+    the latter where one file alone has it."""
+    files: dict[str, set[str]] = {}
+    for name in _shipped():
+        file, _, function = name.partition(".")
+        for either in (name, function):
+            files.setdefault(either, set()).add(file)
+    return {name: next(iter(some)) for name, some in files.items() if len(some) == 1}
+
+
 def load(
     spec: str, dims: Mapping[str, Any] | None = None, device: str = "cpu", *, fake: bool | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +20,11 @@ SPLITS = {
     "workload_out": "workload",
     "family_out": "family",
     "dtype_out": "dtype",
+    "kind_out": "kind",
 }
 """Name -> what is held out together. shapes_out leaves other parts of the same function in training; workload_out does
 not."""
-ALL = ("family", "dtype")
+ALL = ("family", "dtype", "kind")
 """Of which there are few: each is held out by itself."""
 FOLDS = 5
 LEAST_GROUP = 8
@@ -30,6 +33,9 @@ COMPILED = ("n_regs", "spill_bytes", "smem_bytes")
 RANKERS = ("model", "compiled", "backbone", "default", "oracle")
 """model: before compiling; compiled: with the compiler's registers, spills and shared memory; default: nearest to the
 default configuration first; oracle: the times themselves."""
+
+Learn = Callable[[Recording, int], CostModel]
+"""Of candidates and a seed."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,11 @@ class HeldOut:
             case _:
                 raise KeyError(f"ranker {ranker!r}; known: {', '.join(RANKERS)}")
 
+    def take(self, rows: NDArray[Any]) -> HeldOut:
+        """What was predicted of some rows, by the same models."""
+        predicted = (found.take(rows) for found in (self.before, self.after, self.backbone))
+        return HeldOut(self.split, self.recording.take(rows), self.fold[rows], *predicted)
+
     def problems(self, ranker: str) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """Scores and times of each tuning problem with LEAST_GROUP timed candidates that the ranker can rank. In an
         order of no meaning, so that equal scores are as good as drawn."""
@@ -69,39 +80,38 @@ class HeldOut:
         return [(score[rows[some]], time[rows[some]]) for some in groups(names, LEAST_GROUP)]
 
 
-def hold_out(recording: Recording, split: str, seed: int = 0) -> HeldOut | None:
-    """None where the recording cannot make the split. Candidates whose place in it is unknown are left out."""
+def hold_out(recording: Recording, split: str, seed: int = 0, folds: int = FOLDS, learn: Learn = fit) -> HeldOut | None:
+    """None where the recording cannot make the split. Candidates whose place in it is unknown are left out. folds: in
+    how many parts all is held out, but for what is held out by itself. learn: makes each fold's model."""
     recording = recording.take(recording.compiled)
     key = SPLITS[split]
     if key is not None:
         recording = recording.take(recording.keys[key] != "")
-    folds = fold_of(recording, split, seed)
-    if folds is None:
+    fold = fold_of(recording, split, seed, folds)
+    if fold is None:
         return None
     before, after, backbone = (_blank(len(recording)) for _ in range(3))
-    for number in np.unique(folds):
-        held = np.flatnonzero(folds == number)
-        inside = np.flatnonzero(_unseen(recording, folds == number) if key else folds != number)
+    for number in np.unique(fold):
+        held = np.flatnonzero(fold == number)
+        inside = np.flatnonzero(_unseen(recording, fold == number) if key else fold != number)
         if len(inside) < LEAST_ROWS:
             continue
-        model = fit(recording.take(inside), seed)
+        model = learn(recording.take(inside), seed)
         _fill(before, after, recording, held, model)
         _fill(backbone, None, recording, held, CostModel())
     done = np.flatnonzero(np.isfinite(before.time_us))
-    if not len(done):
-        return None
-    return HeldOut(split, recording.take(done), folds[done], before.take(done), after.take(done), backbone.take(done))
+    return HeldOut(split, recording, fold, before, after, backbone).take(done) if len(done) else None
 
 
-def fold_of(recording: Recording, split: str, seed: int) -> NDArray[np.int64] | None:
+def fold_of(recording: Recording, split: str, seed: int, folds: int) -> NDArray[np.int64] | None:
     """Which fold each row is held out in; None with fewer than two of what is to be held out."""
     generator, key = np.random.default_rng(seed), SPLITS[split]
     if key is None:
-        return generator.integers(0, FOLDS, len(recording))
+        return generator.integers(0, folds, len(recording))
     names, groups_of = np.unique(recording.keys[key], return_inverse=True)
     if len(names) < 2:
         return None
-    count = len(names) if key in ALL else min(FOLDS, len(names))
+    count = len(names) if key in ALL else min(folds, len(names))
     return (generator.permutation(len(names)) % count)[groups_of]
 
 

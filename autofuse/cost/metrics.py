@@ -52,19 +52,25 @@ def recall(score: Array, time: Array, share: float, near: float = 0.02) -> float
     return float(close[first].sum() / close.sum())
 
 
-def coverage(error: Array, fold: NDArray[np.int64], level: float) -> tuple[float, float]:
-    """Of prediction intervals that are to hold a share `level` of what is measured: the share that they do hold, and
-    their mean half-width. A fold's half-width is the conformal quantile of the absolute errors of the other folds
-    (Vovk's cross-conformal prediction): the ceil((n + 1) * level)-th smallest of n. NaN with a single fold.
+def half_widths(error: Array, fold: NDArray[np.int64], level: float) -> Array:
+    """Of prediction intervals that are to hold a share `level` of what is measured, one entry an error. A fold's is the
+    conformal quantile of the absolute errors of the other folds (Vovk's cross-conformal prediction): the
+    ceil((n + 1) * level)-th smallest of n. NaN with a single fold.
     """
     size, half = np.abs(error), np.full(len(error), np.nan)
     for number in np.unique(fold):
         others = np.sort(size[fold != number])
         if len(others):
             half[fold == number] = others[min(int(np.ceil((len(others) + 1) * level)), len(others)) - 1]
+    return half
+
+
+def coverage(error: Array, fold: NDArray[np.int64], level: float) -> tuple[float, float]:
+    """The share that such intervals do hold, and their mean half-width. NaN with a single fold."""
+    half = half_widths(error, fold, level)
     if np.isnan(half).any():
         return float("nan"), float("nan")
-    return float((size <= half).mean()), float(half.mean())
+    return float((np.abs(error) <= half).mean()), float(half.mean())
 
 
 def kept(score: Array, time: Array, share: float) -> float:

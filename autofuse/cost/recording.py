@@ -23,8 +23,9 @@ LABELS = ("n_regs", "spill_bytes", "smem_bytes", "time_us")
 """Numbers; empty or NaN where the candidate was not compiled, or not timed."""
 KEYS = ("target", "family", "program_key")
 """Texts: target's name; fusion family; what was computed, with its shapes (one tuning problem)."""
-ORIGINS = ("workload", "dtype")
-"""Texts that only judging reads, "" where a recording lacks them: the function; dtype of what is largest in it."""
+ORIGINS = ("workload", "dtype", "kind")
+"""Texts that only judging reads, "" where a recording lacks them: the function; dtype of what is largest in it; the
+kind of fusion, which is the file that the function is shipped in."""
 FROM_DEFAULT = "from_default"
 """A number that only judging reads, NaN where a recording lacks it: steps away from the default configuration."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autofuse.capture.trace import capture
-from autofuse.capture.workload import load
+from autofuse.capture.workload import kinds, load
 from autofuse.cost.device import Target, resolve
 from autofuse.cost.features import Features
 from autofuse.cost.model import CostModel
@@ -109,9 +109,9 @@ def pool_of(parts: tuple[Subspace, ...], at: Sequence[tuple[int, int]], target: 
 
 
 def annotated(table: pa.Table) -> pa.Table:
-    """The table with `dtype` (of what is largest among inputs and outputs) and `from_default` (place among the role
-    assignments, then steps from the default values): null where the problem or the candidate cannot be had again. As it
-    is where it does not name its problems (NEEDED).
+    """The table with `kind`, `dtype` (of what is largest among inputs and outputs) and `from_default` (place among the
+    role assignments, then steps from the default values): null where the problem or the candidate cannot be had again.
+    As it is where it does not name its problems (NEEDED).
     """
     import pyarrow as pa
 
@@ -129,7 +129,19 @@ def annotated(table: pa.Table) -> pa.Table:
     added = {"dtype": pa.array(dtype, pa.string()), FROM_DEFAULT: pa.array(steps, from_pandas=True)}
     for name, column in added.items():
         table = table.append_column(name, column)
-    return table
+    return with_kinds(table)
+
+
+def with_kinds(table: pa.Table) -> pa.Table:
+    """The table with `kind`, the shipped file of each row's workload: null where the workload is not named or not
+    shipped. Runs no workload. As it is where it has no such column."""
+    import pyarrow as pa
+
+    if "workload" not in table.column_names:
+        return table
+    kind = kinds()
+    found = [kind.get(workload or "") for workload in table.column("workload").to_pylist()]
+    return table.append_column("kind", pa.array(found, pa.string()))
 
 
 INDICES = ("bool", "int32", "int64")

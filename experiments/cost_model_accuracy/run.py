@@ -29,7 +29,7 @@ from autofuse.results.experiment import Experiment
 from autofuse.search.problems import annotated
 
 HERE = Path(__file__).resolve().parent
-NEAR, FAR = ("random", "shapes_out"), ("workload_out", "family_out", "dtype_out")
+NEAR, FAR = ("random", "shapes_out"), ("workload_out", "family_out", "dtype_out", "kind_out")
 GOALS: dict[str, dict[str, float]] = {
     "kept_at_5_percent": dict.fromkeys(NEAR, 0.995) | dict.fromkeys(FAR, 0.98),
     "regret_at_1": dict.fromkeys(SPLITS, 0.05),

@@ -8,17 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from autofuse.cost import held_out
 from autofuse.cost.evaluation import COLUMNS, evaluate, figures, table
-from autofuse.cost.held_out import SPLITS, HeldOut, hold_out
-from autofuse.cost.metrics import coverage, geometric, random_regret, random_tried, recall, regret, tried
+from autofuse.cost.held_out import RANKERS, SPLITS, HeldOut, hold_out
+from autofuse.cost.metrics import coverage, geometric, half_widths, random_regret, random_tried, recall, regret, tried
+from autofuse.cost.model import CostModel
 from autofuse.cost.recording import Recording, read
 from autofuse.cost.training import fit
 from tests.cost.programs import recording
 
 
 def marked(scale: float = 0.3) -> pa.Table:
-    """The recording with what only judging reads: two functions, which share a problem, two dtypes, and defaults."""
+    """The recording with what only judging reads: two functions, which share a problem, two dtypes,
+    two kinds, and defaults."""
     found = recording(scale=scale)
     families, keys = found.column("family").to_pylist(), found.column("program_key").to_pylist()
     shared = max(keys)
@@ -29,6 +30,7 @@ def marked(scale: float = 0.3) -> pa.Table:
     columns = {
         "workload": workload,
         "dtype": ["bfloat16" if family == "contract" else "float32" for family in families],
+        "kind": ["matmuls" if family == "contract" else "norms" for family in families],
         "from_default": np.arange(len(found), dtype=np.float64),
     }
     for name, column in columns.items():
@@ -72,6 +74,7 @@ def test_intervals_hold_what_they_promise_on_exchangeable_errors() -> None:
 def test_an_interval_is_made_of_other_folds_alone() -> None:
     """The fold with great errors does not widen its own interval, which then holds none of them."""
     error, fold = np.array([1.0] * 50 + [9.0] * 50), np.repeat([0, 1], 50)
+    assert half_widths(error, fold, 0.9).tolist() == [9.0] * 50 + [1.0] * 50
     assert coverage(error, fold, 0.9) == (0.5, 5.0)
     assert np.isnan(coverage(error, np.zeros(100, dtype=int), 0.9)).all()
 
@@ -80,15 +83,14 @@ def test_an_interval_is_made_of_other_folds_alone() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_no_model_has_seen_what_it_is_judged_on(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_model_has_seen_what_it_is_judged_on(split: str) -> None:
     data, key, seen = read(marked()), SPLITS[split], []
 
-    def spied(some: Recording, seed: int) -> object:
+    def spied(some: Recording, seed: int) -> CostModel:
         seen.append(some)
         return fit(some, seed)
 
-    monkeypatch.setattr(held_out, "fit", spied)
-    held = hold_out(data, split)
+    held = hold_out(data, split, learn=spied)
     assert held is not None
     assert len(seen) == len(np.unique(held.fold)) > 1
     rows = set(map(tuple, np.stack(list(data.features.columns.values()), axis=1)))
@@ -101,10 +103,20 @@ def test_no_model_has_seen_what_it_is_judged_on(split: str, monkeypatch: pytest.
         assert len(some) < len(data)
 
 
+@pytest.mark.parametrize(("split", "folds", "expected"), [("random", 3, 3), ("shapes_out", 3, 3), ("kind_out", 1, 2)])
+def test_what_there_is_little_of_is_held_out_one_by_one_whatever_the_folds(
+    split: str, folds: int, expected: int
+) -> None:
+    held = hold_out(read(marked()), split, folds=folds)
+    assert held is not None
+    assert len(np.unique(held.fold)) == expected
+
+
 def test_what_a_recording_does_not_say_cannot_be_held_out() -> None:
     plain = read(recording(scale=0.2))
     assert hold_out(plain, "workload_out") is None
     assert hold_out(plain, "dtype_out") is None
+    assert hold_out(plain, "kind_out") is None
     assert np.isnan(plain.labels["from_default"]).all()
     assert plain.sha256 == read(marked(0.2)).sha256  # a model's card names the same data with and without
 
@@ -116,6 +128,16 @@ def test_candidates_of_unknown_dtype_are_neither_judged_nor_learned_from() -> No
     held = hold_out(read(known), "dtype_out")
     assert held is not None
     assert len(held.recording) == len(given) - 50
+
+
+def test_rows_of_a_split_keep_their_predictions(held: HeldOut) -> None:
+    contract = np.flatnonzero(held.recording.keys["family"] == "contract")
+    some = held.take(contract)
+    assert set(some.recording.keys["family"]) == {"contract"}
+    for ranker in RANKERS:
+        assert (some.scores(ranker) == held.scores(ranker)[contract]).all()
+    assert (some.fold == held.fold[contract]).all()
+    assert 0 < len(some.problems("model")) < len(held.problems("model"))
 
 
 # --- figures ---

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autofuse.results.experiment import BEGIN, markdown, read, with_table
+from autofuse.cost.held_out import hold_out
+from autofuse.cost.recording import read as read_recording
+from autofuse.cost.training import fit
+from autofuse.results.experiment import BEGIN, Experiment, markdown, read, with_table
 from autofuse.search.strategies import Random
+from tests.cost.test_evaluation import marked
 from tests.experiments.test_rows import EXPERIMENTS, script
 
-NAMES = ("cost_model_accuracy", "search_efficiency")
+NAMES = ("cost_model_accuracy", "search_efficiency", "unknown_family")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,6 +39,40 @@ def test_plots_are_there_and_small(name: str) -> None:
     for path in (EXPERIMENTS / name).glob("*.png"):
         assert f"({path.name})" in (EXPERIMENTS / name / "README.md").read_text()
         assert path.stat().st_size < 150 * 1024
+
+
+# --- unknown kinds ---
+
+
+def test_an_unseen_kind_is_bound_to_the_backbone_and_judged_beside_what_has_seen_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, experiment = script("unknown_family", monkeypatch), Experiment("cpu")
+    held = run.held_out(read_recording(marked()))
+    run.put(experiment, held)
+    found = {(figure.row, figure.metric): figure for figure in experiment.figures}
+    for kind in ("matmuls", "norms"):
+        row = f"regret_at_1, {kind}"
+        unseen = found[row, run.UNSEEN]
+        assert unseen.goal == pytest.approx(1.1 * found[row, "backbone"].value)
+        assert found[row, "lost"].value == pytest.approx(unseen.value - found[row, run.SEEN].value)
+        row = f"kept_at_5_percent, {kind}"  # of which more is better
+        assert found[row, "lost"].value == pytest.approx(found[row, run.SEEN].value - found[row, run.UNSEEN].value)
+        assert found[row, run.UNSEEN].goal == 0.98
+        problems = run.of_kind(held[run.UNSEEN], kind).problems("model")
+        assert found[row, "n"].value == len(problems) < len(held[run.UNSEEN].problems("model"))
+    assert found["regret_at_1, all kinds", run.UNSEEN].goal == 0.05
+
+
+def test_without_the_fallback_nothing_is_outside_and_the_order_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, data = script("unknown_family", monkeypatch), read_recording(marked())
+    with_it, without = (hold_out(data, "kind_out", learn=learn) for learn in (fit, run.unbounded))
+    assert with_it is not None
+    assert without is not None
+    outside = with_it.before.outside > 0
+    assert outside.any()
+    assert not without.before.outside.any()
+    assert not np.allclose(with_it.before.time_us[outside], without.before.time_us[outside])
 
 
 # --- replay ---

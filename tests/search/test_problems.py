@@ -17,7 +17,7 @@ from autofuse.fusion.build import build
 from autofuse.ir.fingerprint import program_key
 from autofuse.ir.program import Program
 from autofuse.search.pool import score, subspaces
-from autofuse.search.problems import annotated, largest_dtype, name_of, places, pool_of, rebuilt
+from autofuse.search.problems import annotated, largest_dtype, name_of, places, pool_of, rebuilt, with_kinds
 
 H200 = resolve("h200")
 SHAPE = {"rows": 512, "columns": 1024}
@@ -95,6 +95,7 @@ def test_the_default_configuration_comes_first(program: Program, rows: pa.Table)
     assert np.isfinite(steps).all()
     assert found["config_json"][int(np.argmin(steps))].as_py() == name_of_default(program)
     assert set(found["dtype"].to_pylist()) == {"bfloat16"}
+    assert set(found["kind"].to_pylist()) == {"softmax"}
 
 
 def test_unknown_problems_and_candidates_have_no_default(rows: pa.Table) -> None:
@@ -106,6 +107,14 @@ def test_unknown_problems_and_candidates_have_no_default(rows: pa.Table) -> None
     assert found["dtype"].is_null().to_pylist() == [False, False, True]
     nameless = rows.drop_columns(["workload"])
     assert annotated(nameless) is nameless
+
+
+def test_a_kind_is_the_file_of_a_shipped_workload() -> None:
+    names = ["attention_causal", "norms.layer_norm", "layer_norm", "own.py:layer_norm", "of no file", None]
+    found = with_kinds(pa.table({"workload": pa.array(names, pa.string())}))
+    assert found["kind"].to_pylist() == ["attention", "norms", "norms", None, None, None]
+    nameless = pa.table({"time_us": [1.0]})
+    assert with_kinds(nameless) is nameless
 
 
 def test_masks_and_indices_are_no_dtype_of_a_problem() -> None:
