@@ -320,7 +320,8 @@ def _format(data: object, where: str) -> int:
 _KNOWN: Mapping[str, Callable[[object, str], Any]] = {
     **dict.fromkeys(
         ("eager_us", "inductor_us", "searched_us", "predicted_us", "measured_us", "recorded_us", "saved_bytes",
-         "held_bytes", "peak_bytes", "memory_limit_mb", "dram_bytes", "smem_bytes", "n_regs", "n_spills", "occupancy"), strict.number),
+         "held_bytes", "peak_bytes", "memory_limit_mb", "dram_bytes", "smem_bytes", "n_regs", "n_spills",
+         "occupancy"), strict.number),
     "recording": _line,
     "library": _line,
     "whole": _line,
