@@ -53,9 +53,17 @@ def find(store: PlanStore, what: str, dims: dict[str, int] | None = None, target
         return max(plans, key=lambda plan: plan.created)
     if _PLAN_ID.match(what):
         return store.show(what)
-    known = _listed(what, sorted({plan.workload for plan in store.list()}))
+    there = store.list()
+    known = _listed(what, sorted({plan.workload for plan in there}))
+    same = sorted({f"{_dims(plan)} for {plan.target}" for plan in there if plan.workload == what})
+    if same:
+        known = f"{what} with {'; '.join(same[:8])}"
     narrowed = " of that shape and target" if dims or target else ""
     raise PlanError(f"no plan{narrowed} for {what} in {store.path}, which has {known}; make one: autofuse tune {what}")
+
+
+def _dims(plan: Plan) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sorted(plan.shape.items())) or "no dims"
 
 
 def _listed(what: str, workloads: list[str]) -> str:
@@ -111,7 +119,7 @@ def show(plan: Plan) -> None:
     from rich.console import Console
 
     from autofuse.cli.progress import shape_text
-    from autofuse.results.explain import from_list, ledger_table, race, si_bytes
+    from autofuse.results.explain import from_list, race, si_bytes
 
     ledger = from_list(plan.evidence.get("ledger", []))  # first, so that a malformed one prints nothing but its error
     console = Console(highlight=False)
@@ -139,6 +147,6 @@ def show(plan: Plan) -> None:
     if not ledger:
         console.print("no intermediate values: nothing to fuse")
         return
-    console.print(ledger_table(ledger))
     for entry in ledger:
-        console.print(f"{entry.value}: {entry.reason()}", markup=False, soft_wrap=True)
+        size = "x".join(map(str, entry.shape)) or "scalar"
+        console.print(f"{entry.value} ({entry.dtype} {size}) {entry.reason()}", markup=False, soft_wrap=True)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="space", help="Search-space files.", no_args_is_help=True)
 Files = Annotated[
-    list[Path] | None, typer.Argument(metavar="[FILE...]", help="TOML files; none means the shipped ones.")
+    list[Path] | None,
+    typer.Argument(metavar="[FILE...]", help="TOML files, or folders of them; none means the shipped ones."),
 ]
 
 
@@ -27,7 +28,8 @@ def check(file: Files = None, json: options.Json = False) -> None:
     """Names every error of every file with its place. Ends with exit code 2 when there is one."""
     from autofuse.schedule import space
 
-    paths = list(file) if file else list(space.shipped())
+    paths = [path for given in file or () for path in (sorted(given.glob("*.toml")) if given.is_dir() else [given])]
+    paths = paths or list(space.shipped())
     faults: list[Any] = list(space.check(paths))
     if json:
         output.print_json([asdict(fault) for fault in faults])
