@@ -213,11 +213,19 @@ class GraphTuner:
         """The best few. cost: settled_us is that of what can run as it stands, and not of what more might find."""
         found = self.choices(groups, cost, count)
         if not found and self.context.memory_limit is not None:
-            limit = self.context.memory_limit / 1e6
-            raise NoValidPlan(f"no choice of groups keeps what is between its kernels within {limit:g} MB")
+            limit, least = self.context.memory_limit / 1e6, self.least_bytes(groups) / 1e6
+            raise NoValidPlan(
+                f"no choice of groups keeps what is between its kernels within {limit:g} MB; {least:g} MB are enough"
+            )
         if not found:
             raise NoValidPlan("no choice of groups produces every output: every candidate of some op failed")
         return found
+
+    def least_bytes(self, groups: Sequence[Group]) -> int:
+        """The least between kernels at any time, of the cover that materialises the least in all."""
+        made = [float(sum(self.graph.types[value].nbytes for value in group.outputs)) for group in groups]
+        found = k_best(self.graph, groups, made, 1)
+        return peak_bytes(self.graph, found[0].groups) if found else 0
 
     def choices(self, groups: Sequence[Group], cost: Callable[[GroupSearch], float], count: int) -> list[Cover]:
         costs = [cost(self.searches[group]) if self.fits(group) else float("inf") for group in groups]

@@ -388,9 +388,12 @@ def test_a_limit_of_memory_leaves_what_is_kept_on_chip(tmp_path: Path) -> None:
     assert {entry["verdict"] for entry in fused.ledger} == {"fused"}
     assert any(entry["chosen_by"] == "the limit of memory" for entry in fused.ledger)
     assert scanned.status == "no_plan"
-    assert scanned.detail == "no choice of groups keeps what is between its kernels within 1e-06 MB"
-    (wide,) = tune(replace(request, workloads=specs[1:], memory_limit_mb=0.002))
-    assert len(wide.groups) == 3, "two values of 896 bytes, one of them at a time"
+    least = f"{2 * 896 / 1e6:g}"
+    assert scanned.detail == (
+        f"no choice of groups keeps what is between its kernels within 1e-06 MB; {least} MB are enough"
+    )
+    (wide,) = tune(replace(request, workloads=specs[1:], memory_limit_mb=float(least)))
+    assert len(wide.groups) == 3, "two values of 896 bytes, what is read and what is made"
     for wrong in (0, -1.0, float("nan"), float("inf"), 1e303):
         with pytest.raises(UsageError, match=r"^memory_limit_mb .*: must be more than 0 and at most 1e\+12"):
             replace(request, memory_limit_mb=wrong)
