@@ -207,7 +207,7 @@ class _Run:
         tuner = GraphTuner(graph, Context(
             self.target, self.model, effort, budget, journal, pool, worker, self.request.strategy,
             self.request.seed, _Watch(self.on_event, budget), self.recordings,
-            None if (limit := self.request.memory_limit_mb) is None else int(limit * 1e6),
+            None if (limit := self.request.memory_limit_mb) is None else round(limit * 1e6),
         ))  # fmt: skip
         if self.request.dry_run:
             return dry_result(tuner, name, shape, self.target)
