@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from autofuse.ir.graph import Graph
 from autofuse.measure.compile import CompilePool
 from autofuse.measure.supervisor import Worker
 from autofuse.plans.environment import current_environment
+from autofuse.plans.plan import Plan
 from autofuse.plans.store import PlanStore
 from autofuse.results.log import RunLog, resumable
 from autofuse.results.parquet import compact, write
@@ -221,10 +222,19 @@ class _Run:
             chosen = self.choose_unmeasured(spec, shape, tuner, outcome)
         self.training += journal.training.values()
         plan = plan_of(outcome, chosen, name, shape, self.target, current_environment(device=self.target.live))
-        if not self.store.put(plan, anyway=self.request.memory_limit_mb is not None):
-            self.note(f"a better plan of this graph is stored already: {plan.plan_id} is not kept")
+        self.keep(plan)
         self.log.append("plan", plan=plan.to_dict())
         return result_of(outcome, chosen, plan, str(self.store.path))
+
+    def keep(self, plan: Plan) -> None:
+        """Stores the plan; one that was made under a limit of memory in any case, since it need not be the faster."""
+        earlier = None
+        with suppress(PlanError):  # a malformed one gives way
+            earlier = self.store.get(plan.graph_key, plan.target, plan.environment)
+        if not self.store.put(plan, anyway=self.request.memory_limit_mb is not None):
+            self.note(f"a better plan of this graph is stored already: {plan.plan_id} is not kept")
+        elif earlier is not None and _limit(earlier) != _limit(plan):
+            self.note(f"{plan.plan_id}, made {_limit(plan)}, replaces {earlier.plan_id}, made {_limit(earlier)}")
 
     def choose_unmeasured(self, spec: str, shape: Mapping[str, int], tuner: GraphTuner, outcome: Outcome) -> Chosen:
         """The best predicted plan whose numbers are right in the interpreter. Raises NoValidPlan."""
@@ -291,6 +301,11 @@ class _Run:
             import pyarrow as pa
 
             write(pa.Table.from_pylist(self.training), self.folder / "training" / f"{self.log.run_id}.parquet")
+
+
+def _limit(plan: Plan) -> str:
+    limit = plan.evidence.get("memory_limit_mb")
+    return "without a limit of memory" if limit is None else f"within {limit:g} MB"
 
 
 class _Watch:

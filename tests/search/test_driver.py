@@ -382,7 +382,11 @@ def test_a_limit_of_memory_leaves_what_is_kept_on_chip(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(MEMORY)
     specs = f"{tmp_path}/m.py:fused", f"{tmp_path}/m.py:scanned"
     request = TuneRequest(specs, target="h200", budget_trials=6, store=tmp_path, memory_limit_mb=1e-6)
-    fused, scanned = tune(request)
+    free = tune(replace(request, workloads=specs[:1], memory_limit_mb=None))[0]
+    said: list[str] = []
+    fused, scanned = tune(request, lambda event: said.append(event.text) if isinstance(event, events.Note) else None)
+    assert f"{fused.plan_id}, made within 1e-06 MB, replaces {free.plan_id}, made without a limit of memory" in said
+    assert [plan.plan_id for plan in PlanStore(tmp_path).list()] == [fused.plan_id]
     (group,) = fused.groups
     assert (group.implementation, group.ops) == ("triton", ("mm", "relu", "mul"))
     assert {entry["verdict"] for entry in fused.ledger} == {"fused"}
