@@ -149,4 +149,4 @@ def show(plan: Plan) -> None:
         return
     for entry in ledger:
         size = "x".join(map(str, entry.shape)) or "scalar"
-        console.print(f"{entry.value} ({entry.dtype} {size}) {entry.reason()}", markup=False, soft_wrap=True)
+        console.print(f"{entry.value}: {entry.reason()} ({entry.dtype} {size})", markup=False, soft_wrap=True)
