@@ -53,17 +53,15 @@ def find(store: PlanStore, what: str, dims: dict[str, int] | None = None, target
         return max(plans, key=lambda plan: plan.created)
     if _PLAN_ID.match(what):
         return store.show(what)
+    from autofuse.cli.progress import shape_text
+
     there = store.list()
     known = _listed(what, sorted({plan.workload for plan in there}))
-    same = sorted({f"{_dims(plan)} for {plan.target}" for plan in there if plan.workload == what})
+    same = sorted({f"{what}{shape_text(plan.shape)} for {plan.target}" for plan in there if plan.workload == what})
     if same:
-        known = f"{what} with {'; '.join(same[:8])}"
+        known = "; ".join(same[:8])
     narrowed = " of that shape and target" if dims or target else ""
     raise PlanError(f"no plan{narrowed} for {what} in {store.path}, which has {known}; make one: autofuse tune {what}")
-
-
-def _dims(plan: Plan) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sorted(plan.shape.items())) or "no dims"
 
 
 def _listed(what: str, workloads: list[str]) -> str:

@@ -85,7 +85,7 @@ class Emission:
         text = self.expand(tile, dims)
         if not dims or tile.dims == dims:
             return text
-        return f"tl.broadcast_to({text}, [{', '.join(self.layout.block(d) for d in dims)}])"
+        return f"tl.broadcast_to({text}, {self.shape(dims)})"
 
     def index(self, index: Index, dims: tuple[str, ...], wide: bool = False) -> str:
         parts: list[str] = []

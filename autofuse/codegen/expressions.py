@@ -25,16 +25,21 @@ _PROPAGATE = ", propagate_nan=tl.PropagateNan.ALL"
 
 LOG2_E = 1.4426950408889634
 
+
+def _first(name: str, better: str) -> str:
+    """Which of two is the better, with where it is; of equals the one that comes first, and NaN before all numbers."""
+    return (
+        f"def {name}(a, i, b, j):\n"
+        f"    better = (a {better} b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))\n"
+        "    return tl.where(better, a, b), tl.where(better, i, j)\n"
+    )
+
+
 HELPERS = {
     "nan_max": "def nan_max(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
     "nan_min": "def nan_min(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
-    # Which is the greater (smaller) with where it is; of equals the one that comes first, and NaN before all numbers.
-    "first_max": "def first_max(a, i, b, j):\n"
-    "    better = (a > b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))\n"
-    "    return tl.where(better, a, b), tl.where(better, i, j)\n",
-    "first_min": "def first_min(a, i, b, j):\n"
-    "    better = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))\n"
-    "    return tl.where(better, a, b), tl.where(better, i, j)\n",
+    "first_max": _first("first_max", ">"),
+    "first_min": _first("first_min", "<"),
     "multiply": "def multiply(a, b):\n    return a * b\n",
     # tl.exp keeps results below 1e-38, for which it takes three instructions more; exp2 makes them 0.
     "natural_exp": "def natural_exp(x):\n    return tl.exp2(x * 1.4426950408889634)\n",

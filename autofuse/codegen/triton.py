@@ -14,6 +14,7 @@ from autofuse.codegen.layout import Span, Walk
 from autofuse.codegen.looptree import Accumulate, Compute, Finish, Join, Loop, Statement, Write, statements_in
 from autofuse.codegen.narrow import fit, range_of
 from autofuse.codegen.reductions import FIRST
+from autofuse.fusion.precision import SINGLE
 from autofuse.ir.graph import Apply, Arg, Expr
 from autofuse.ir.program import ContractNode, Load, MapNode, Position, Program, ReduceNode
 from autofuse.schedule.schedule import Schedule
@@ -231,7 +232,7 @@ class _Emitter(Joining):
         shared = frozenset(
             i for i, tile in enumerate(operands) if len(tile.dims) < len(dims) and tile.dtype == "float32"
         )
-        if found.compute in ("float32", "float16", "bfloat16"):
+        if found.compute in SINGLE:
             expr = with_quotients(expr, shared)
         names = [self.expand(tile, dims) for tile in operands]
         compute, dtype = found.compute, register_dtype(found.dtype)

@@ -68,6 +68,8 @@ class Folding:
 def program_of(graph: Graph, ops: Sequence[str], outputs: Sequence[str]) -> Program:
     """The program of a group, with its folded form where it has one. Raises NotFusible."""
     program = build(graph, frozenset(ops), outputs)
+    if not graph.settled:
+        return program
     folding = fold(extract(graph, ops, outputs))
     if not folding.pairs:
         return program

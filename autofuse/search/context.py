@@ -33,8 +33,9 @@ class Context:
     memory_limit: int | None = None
     """Bytes that the values between kernels may take at any time."""
 
-    def fits(self, peak_bytes: int) -> bool:
-        return self.memory_limit is None or peak_bytes <= self.memory_limit
+    def fits(self, peak_bytes: Callable[[], int]) -> bool:
+        """Within the limit of memory? Asked of hundreds of groups again and again: worked out where there is one."""
+        return self.memory_limit is None or peak_bytes() <= self.memory_limit
 
     def progress(self, kind: str, **facts: object) -> None:
         self.on_progress(kind, facts)

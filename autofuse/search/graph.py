@@ -136,13 +136,16 @@ class GraphTuner:
 
     def call_us(self, group: Group, call: LibraryCall) -> float:
         """Predicted; infinite where its own intermediates are too large."""
-        if not self.context.fits(call_bytes(self.graph, group, call)):
+        if not self.context.fits(lambda: call_bytes(self.graph, group, call)):
             return float("inf")
         return calls_time(call.ops, self.graph.types, self.context.target).time_us
 
     def fits(self, group: Group) -> bool:
         """Within the limit of memory, by itself?"""
-        return self.context.fits(peak_bytes(self.graph, [group]))
+        return self.cover_fits([group])
+
+    def cover_fits(self, groups: Sequence[Group]) -> bool:
+        return self.context.fits(lambda: peak_bytes(self.graph, groups))
 
     # --- the loop ---
 
@@ -230,7 +233,7 @@ class GraphTuner:
     def choices(self, groups: Sequence[Group], cost: Callable[[GroupSearch], float], count: int) -> list[Cover]:
         costs = [cost(self.searches[group]) if self.fits(group) else float("inf") for group in groups]
         found = k_best(self.graph, groups, costs, count)
-        return [cover for cover in found if self.context.fits(peak_bytes(self.graph, cover.groups))]
+        return [cover for cover in found if self.cover_fits(cover.groups)]
 
     def final_covers(self, groups: Sequence[Group]) -> list[Cover]:
         """On a GPU those that are measured all through, where there are any."""
